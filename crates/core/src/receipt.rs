@@ -1,0 +1,142 @@
+use bytes::Bytes;
+
+use crate::{
+    Effect, Fingerprint, Identity, Mode, OperationId, Phase, Retention, State, Status, Timestamp,
+    Token,
+};
+
+/// What became of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kept {
+    /// There is none yet.
+    Nothing,
+    /// It is stored and replayed.
+    Stored,
+    /// It was larger than the limit; a marker is left.
+    TooLarge,
+    /// It happened, and its answer never reached the store.
+    AnswerLost,
+}
+
+impl Kept {
+    const ALL: [Self; 4] = [Self::Nothing, Self::Stored, Self::TooLarge, Self::AnswerLost];
+
+    /// The byte a store keeps.
+    #[must_use]
+    pub const fn to_byte(self) -> u8 {
+        self as u8
+    }
+
+    /// From the byte a store kept.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(byte)).copied()
+    }
+}
+
+/// An answer as it is replayed. Hop-by-hop headers and cookies are never in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The HTTP status; 200 for a tool result, whose body says whether it is an error.
+    pub status: u16,
+    /// The content type, if the answer had one.
+    pub content_type: Option<String>,
+    /// Further headers that are replayed, such as `Location`. Lower-case names.
+    pub headers: Vec<(String, String)>,
+    /// The body, byte for byte.
+    pub body: Bytes,
+}
+
+impl Reply {
+    /// A JSON answer.
+    #[must_use]
+    pub fn json(status: u16, body: &serde_json::Value) -> Self {
+        Self {
+            status,
+            content_type: Some("application/json".to_owned()),
+            headers: Vec::new(),
+            body: Bytes::from(body.to_string()),
+        }
+    }
+
+    /// A status of 400 or more.
+    #[must_use]
+    pub const fn is_error(&self) -> bool {
+        self.status >= 400
+    }
+}
+
+/// The durable record of one identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// The public handle.
+    pub operation_id: OperationId,
+    /// Whose it is, whole.
+    pub identity: Identity,
+    /// What was asked.
+    pub fingerprint: Fingerprint,
+    /// The version of the operation that answered; recorded, not matched.
+    pub version: u32,
+    /// How it runs.
+    pub mode: Mode,
+    /// Where it stands.
+    pub status: Status,
+    /// The token of the latest admission.
+    pub token: Token,
+    /// When it was first reserved.
+    pub created_at: Timestamp,
+    /// Until when the current attempt (or an open question) may stay silent.
+    pub lease_until: Timestamp,
+    /// When the current attempt ends at the latest.
+    pub hard_deadline: Timestamp,
+    /// When it finished.
+    pub finished_at: Option<Timestamp>,
+    /// How long it is good for.
+    pub retention: Retention,
+    /// What became of the result.
+    pub kept: Kept,
+    /// The digests of the inputs of each round so far, `status.round` of them.
+    pub rounds: Vec<[u8; 32]>,
+    /// How long the upstream honours the provider key, from before the first send; zero: not at all.
+    pub provider_window: std::time::Duration,
+}
+
+impl Receipt {
+    /// Where it stands in its windows.
+    #[must_use]
+    pub fn phase(&self, now: Timestamp) -> Phase {
+        self.retention.phase(self.finished_at, now)
+    }
+
+    /// What is established about the world.
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        self.status.effect()
+    }
+
+    /// The state as it is shown: `expired` once only the tombstone is left.
+    #[must_use]
+    pub fn shown_state(&self, now: Timestamp) -> &'static str {
+        match self.phase(now) {
+            Phase::Live => self.status.state.as_str(),
+            Phase::Tombstone | Phase::Gone => "expired",
+        }
+    }
+}
+
+/// One row of an operation's append-only log. Never bodies, arguments or credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRecord {
+    /// When.
+    pub at: Timestamp,
+    /// The attempt it concerns; 0 if none.
+    pub attempt: u32,
+    /// The state before; `None` for the first row.
+    pub from: Option<State>,
+    /// The state after.
+    pub to: State,
+    /// Why, in a few fixed words.
+    pub reason: String,
+    /// Where the evidence lies, if anywhere.
+    pub evidence: Option<String>,
+}

@@ -1,0 +1,235 @@
+use std::sync::{Arc, Mutex, PoisonError};
+
+use counterfoil_core::{Decision, EventRecord, Identity, OperationId, Receipt, Reply, Timestamp};
+
+use crate::{
+    Admission, Admitted, BoxFuture, Completion, Dialect, Error, Fence, Found, Health,
+    Migration, Page, Query, Sql, StoredReply, SweepPlan, Swept,
+};
+
+/// A receipt store.
+///
+/// The protocol of a guarded call is `admit` → [`Granted`] → any number of `renew` → `complete`.
+/// An atomic call is one `atomically`. Everything a step writes is durable and consistent when it
+/// returns `Ok`; on any error but [`Error::CommitUnknown`] nothing of it is.
+///
+/// Steps may be repeated with the same arguments (the same token, the same fence and evidence):
+/// the second time they find what the first one did and say the same.
+pub trait Store: Send + Sync + 'static {
+    /// Looks an identity up, without the writer. Only the writer's own look may say "none": a
+    /// `None` here is a hint to call `admit`.
+    fn find<'a>(&'a self, identity: &'a Identity) -> BoxFuture<'a, Result<Option<Found>, Error>>;
+
+    /// Looks an operation up by its handle.
+    fn get(&self, operation_id: OperationId) -> BoxFuture<'_, Result<Option<Found>, Error>>;
+
+    /// Lists operations, the newest first.
+    fn list<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Page, Error>>;
+
+    /// The event log of an operation, the oldest first, at most 1,000 rows.
+    fn events(&self, operation_id: OperationId) -> BoxFuture<'_, Result<Vec<EventRecord>, Error>>;
+
+    /// Decides, and reserves if the decision is to run: the reservation is durable on return. A
+    /// lapsed lease is recorded on the way. If the token is that of the row's latest admission,
+    /// the caller gets its own [`Granted`] again.
+    fn admit(&self, admission: Admission) -> BoxFuture<'_, Result<Admitted, Error>>;
+
+    /// Decides, and if the decision is to run, runs the handler inside the receipt's own
+    /// transaction: admission, effect, result and event are durable together, or none is. The
+    /// handler may run more than once (a broken batch, a deadlock); at most one run is committed.
+    fn atomically(
+        &self,
+        admission: Admission,
+        handler: Arc<dyn AtomicHandler>,
+    ) -> BoxFuture<'_, Result<Atomic, Error>>;
+
+    /// Records evidence about an attempt, with its answer. Compares the fence. What it returns is
+    /// the receipt afterwards. Never [`Error::Busy`] while the attempt's slot is held.
+    fn complete(&self, fence: Fence, completion: Completion) -> BoxFuture<'_, Result<Receipt, Error>>;
+
+    /// Extends the lease of a running attempt, never past its hard deadline. The new end.
+    fn renew(&self, fence: Fence, lease_until: Timestamp) -> BoxFuture<'_, Result<Timestamp, Error>>;
+
+    /// Records up to `limit` lapsed leases and abandoned questions as what they are (unknown, or
+    /// released if proven); how many. This is what gives every unresolved receipt an owner (I6).
+    fn lapse(&self, now: Timestamp, limit: u32) -> BoxFuture<'_, Result<u32, Error>>;
+
+    /// Records an event that is not an attempt's: a request to cancel, a resolution. `reason` and
+    /// `evidence` go into the event log.
+    fn record(
+        &self,
+        operation_id: OperationId,
+        event: counterfoil_core::Event,
+        at: Timestamp,
+        reason: String,
+        evidence: Option<String>,
+    ) -> BoxFuture<'_, Result<Receipt, Error>>;
+
+    /// One bounded step of a sweep. Unresolved receipts are never touched.
+    fn sweep(&self, plan: SweepPlan) -> BoxFuture<'_, Result<Swept, Error>>;
+
+    /// Runs application statements in a transaction of their own, without a receipt: what a
+    /// mutation without a key is. The work may run more than once, at most one run is committed.
+    fn transact(&self, work: Arc<dyn Work>) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Runs application queries on a reading connection, which cannot write.
+    fn read<'a>(&'a self, work: Box<dyn ReadWork + 'a>) -> BoxFuture<'a, Result<(), Error>>;
+
+    /// Brings an application's tables to their newest version, once, safely with several
+    /// processes starting at once. A newer schema than `steps` is refused as `Unavailable`.
+    fn migrate<'a>(
+        &'a self,
+        component: &'a str,
+        steps: &'a [Migration],
+    ) -> BoxFuture<'a, Result<(), Error>>;
+
+    /// How the store is.
+    fn health(&self) -> BoxFuture<'_, Result<Health, Error>>;
+
+    /// Which SQL application statements are written in.
+    fn dialect(&self) -> Dialect;
+
+    /// Another process may write to this store, so that waiters must poll too.
+    fn is_shared(&self) -> bool;
+}
+
+/// What `atomically` says.
+#[derive(Debug)]
+pub enum Atomic {
+    /// The handler ran and is committed with this answer (as the handler gave it, nothing
+    /// redacted).
+    Ran(Box<Receipt>, Reply),
+    /// It ran and gave this refusal or failure that is not kept; everything was rolled back and
+    /// the key is free.
+    Aborted(Reply),
+    /// Nothing ran.
+    Decided(Decision, Box<Found>),
+    /// It ran and was committed earlier, under this very admission; only the stored answer is left.
+    Own(Box<Found>),
+}
+
+/// What an atomic handler ends in, other than success.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// A definite judgement (not found, invalid): its writes are rolled back, the answer is
+    /// recorded and replayed.
+    Refused(Reply),
+    /// A failure that proves nothing for later: everything is rolled back and nothing is kept.
+    Aborted(Reply),
+    /// The store failed under it.
+    Store(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// A handler that runs inside the receipt's own transaction. It must await nothing but the
+/// transaction, and may run again, so it takes nothing out of itself.
+pub trait AtomicHandler: Send + Sync {
+    /// Runs it.
+    fn call<'t>(
+        &'t self,
+        operation_id: OperationId,
+        tx: &'t mut dyn Sql,
+    ) -> BoxFuture<'t, Result<Reply, Failure>>;
+
+    /// Turns the answer into what is stored: redacts, seals, bounds. `Err` is the marker to leave.
+    fn keep(
+        &self,
+        operation_id: OperationId,
+        reply: &Reply,
+    ) -> Result<StoredReply, counterfoil_core::Kept>;
+}
+
+/// Application statements for [`Store::transact`].
+pub trait Work: Send + Sync {
+    /// Runs them. Must await nothing but the transaction; may run again.
+    fn call<'t>(&'t self, tx: &'t mut dyn Sql) -> BoxFuture<'t, Result<(), Error>>;
+}
+
+/// Application queries for [`Store::read`].
+pub trait ReadWork: Send {
+    /// Runs them.
+    fn call<'t>(&'t mut self, sql: &'t mut dyn Sql) -> BoxFuture<'t, Result<(), Error>>;
+}
+
+struct Taking<F, T> {
+    body: F,
+    output: Mutex<Option<T>>,
+}
+
+impl<F, T> Taking<F, T> {
+    fn new(body: F) -> Self {
+        Self {
+            body,
+            output: Mutex::new(None),
+        }
+    }
+
+    fn put(&self, value: T) {
+        *self.output.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+    }
+
+    fn take(&self) -> Result<T, Error> {
+        self.output
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+            .ok_or_else(|| Error::Handler("the work was not run".to_owned()))
+    }
+}
+
+impl<F, T> Work for Taking<F, T>
+where
+    F: for<'t> Fn(&'t mut dyn Sql) -> BoxFuture<'t, Result<T, Error>> + Send + Sync,
+    T: Send,
+{
+    fn call<'t>(&'t self, tx: &'t mut dyn Sql) -> BoxFuture<'t, Result<(), Error>> {
+        Box::pin(async move {
+            let value = (self.body)(tx).await?;
+            self.put(value);
+            Ok(())
+        })
+    }
+}
+
+impl<F, T> ReadWork for &Taking<F, T>
+where
+    F: for<'t> Fn(&'t mut dyn Sql) -> BoxFuture<'t, Result<T, Error>> + Send + Sync,
+    T: Send,
+{
+    fn call<'t>(&'t mut self, sql: &'t mut dyn Sql) -> BoxFuture<'t, Result<(), Error>> {
+        Work::call(*self, sql)
+    }
+}
+
+/// [`Store::transact`] with a closure and its output. An error rolls everything back.
+///
+/// # Errors
+/// What the store or the closure says.
+pub async fn transact<T, F>(store: &dyn Store, body: F) -> Result<T, Error>
+where
+    F: for<'t> Fn(&'t mut dyn Sql) -> BoxFuture<'t, Result<T, Error>> + Send + Sync + 'static,
+    T: Send + 'static,
+{
+    let work = Arc::new(Taking::new(body));
+    store.transact(Arc::clone(&work) as Arc<dyn Work>).await?;
+    work.take()
+}
+
+/// [`Store::read`] with a closure and its output.
+///
+/// # Errors
+/// What the store or the closure says.
+pub async fn read<T, F>(store: &dyn Store, body: F) -> Result<T, Error>
+where
+    F: for<'t> Fn(&'t mut dyn Sql) -> BoxFuture<'t, Result<T, Error>> + Send + Sync,
+    T: Send,
+{
+    let work = Taking::new(body);
+    store.read(Box::new(&work)).await?;
+    work.take()
+}
