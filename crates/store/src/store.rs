@@ -23,6 +23,13 @@ pub trait Store: Send + Sync + 'static {
     /// Looks an operation up by its handle.
     fn get(&self, operation_id: OperationId) -> BoxFuture<'_, Result<Option<Found>, Error>>;
 
+    /// The stored question of a round that was answered since, the first one 0.
+    fn question(
+        &self,
+        operation_id: OperationId,
+        round: u16,
+    ) -> BoxFuture<'_, Result<Option<StoredReply>, Error>>;
+
     /// Lists operations, the newest first.
     fn list<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Page, Error>>;
 
@@ -82,6 +89,14 @@ pub trait Store: Send + Sync + 'static {
         component: &'a str,
         steps: &'a [Migration],
     ) -> BoxFuture<'a, Result<(), Error>>;
+
+    /// A small persistent fact under `name` (1 to 64 characters), such as the clock readings of the
+    /// last sweep; `None` if it was never set.
+    fn note<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, Error>>;
+
+    /// Sets a small persistent fact: durable on return. At most 4,096 bytes; a longer one or an
+    /// unfit name is refused as [`Error::Statement`].
+    fn set_note<'a>(&'a self, name: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), Error>>;
 
     /// How the store is.
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>>;
