@@ -1,8 +1,8 @@
 use std::{any::Any, fmt, time::Duration};
 
 use counterfoil_core::{
-    Decision, Event, Fingerprint, Identity, Kept, OperationId, Policy, PrincipalId,
-    Receipt, Reply, State, Timestamp, Token, WorkspaceId,
+    Decision, Event, Fingerprint, Identity, Kept, OperationId, Policy, PrincipalId, Receipt, Reply,
+    State, Timestamp, Token, WorkspaceId,
 };
 
 /// (operation, attempt): every write after admission compares it. Lease expiry alone fences nobody.
@@ -83,7 +83,9 @@ pub struct Granted {
 }
 
 /// Capacity booked in a store; given back when dropped.
-pub struct Slot(#[allow(dead_code, reason = "held for its drop")] Option<Box<dyn Any + Send + Sync>>);
+pub struct Slot(
+    #[allow(dead_code, reason = "held for its drop")] Option<Box<dyn Any + Send + Sync>>,
+);
 
 impl Slot {
     /// Books by holding `guard`.
@@ -186,4 +188,3 @@ pub struct Health {
     /// Unresolved receipts in all.
     pub unresolved: u64,
 }
-

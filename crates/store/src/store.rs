@@ -3,8 +3,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use counterfoil_core::{Decision, EventRecord, Identity, OperationId, Receipt, Reply, Timestamp};
 
 use crate::{
-    Admission, Admitted, BoxFuture, Completion, Dialect, Error, Fence, Found, Health,
-    Migration, Page, Query, Sql, StoredReply, SweepPlan, Swept,
+    Admission, Admitted, BoxFuture, Completion, Dialect, Error, Fence, Found, Health, Migration,
+    Page, Query, Sql, StoredReply, SweepPlan, Swept,
 };
 
 /// A receipt store.
@@ -52,10 +52,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// Records evidence about an attempt, with its answer. Compares the fence. What it returns is
     /// the receipt afterwards. Never [`Error::Busy`] while the attempt's slot is held.
-    fn complete(&self, fence: Fence, completion: Completion) -> BoxFuture<'_, Result<Receipt, Error>>;
+    fn complete(
+        &self,
+        fence: Fence,
+        completion: Completion,
+    ) -> BoxFuture<'_, Result<Receipt, Error>>;
 
     /// Extends the lease of a running attempt, never past its hard deadline. The new end.
-    fn renew(&self, fence: Fence, lease_until: Timestamp) -> BoxFuture<'_, Result<Timestamp, Error>>;
+    fn renew(
+        &self,
+        fence: Fence,
+        lease_until: Timestamp,
+    ) -> BoxFuture<'_, Result<Timestamp, Error>>;
 
     /// Records up to `limit` lapsed leases and abandoned questions as what they are (unknown, or
     /// released if proven); how many. This is what gives every unresolved receipt an owner (I6).

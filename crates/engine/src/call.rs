@@ -1,0 +1,79 @@
+use std::{sync::Arc, time::Duration};
+
+use counterfoil_core::{Fingerprint, Identity, InvalidPolicy, Policy};
+use counterfoil_store::BoxFuture;
+
+/// A declared operation: its version and how it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// The version that answers new calls. Recorded in the receipt, not part of the identity.
+    pub version: u32,
+    /// How it runs and is kept.
+    pub policy: Policy,
+}
+
+impl Operation {
+    /// Checks the policy.
+    ///
+    /// # Errors
+    /// [`InvalidPolicy`] if its parts do not fit together.
+    pub fn new(version: u32, policy: Policy) -> Result<Arc<Self>, InvalidPolicy> {
+        policy.check()?;
+        Ok(Arc::new(Self { version, policy }))
+    }
+}
+
+/// The principal may not have the result (any more).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the caller is not authorized")]
+pub struct Denied;
+
+/// Says whether the caller of one call is still authorized. Asked again whenever time passed
+/// between authentication and the hand-over of a result (invariant I4).
+pub trait Authority: Send + Sync {
+    /// Reads the present truth, not a copy.
+    fn check(&self) -> BoxFuture<'_, Result<(), Denied>>;
+}
+
+/// For callers inside the process, who need no authorization.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Open;
+
+impl Authority for Open {
+    fn check(&self) -> BoxFuture<'_, Result<(), Denied>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// One keyed call. The surface has authenticated and authorized its principal just now.
+#[derive(Clone)]
+pub struct Call {
+    /// Whose call it is.
+    pub identity: Identity,
+    /// What it asks.
+    pub fingerprint: Fingerprint,
+    /// What it is an instance of.
+    pub operation: Arc<Operation>,
+    /// Whether the principal may still have the result.
+    pub authority: Arc<dyn Authority>,
+    /// How long a duplicate waits for the first one's answer; `None`: the operation's default.
+    /// Bounded by the policy's `wait_max`.
+    pub wait: Option<Duration>,
+    /// The digest of its inputs or payment, if it answers a question.
+    pub inputs: Option<[u8; 32]>,
+}
+
+impl Call {
+    /// A plain call by a caller inside the process.
+    #[must_use]
+    pub fn new(identity: Identity, fingerprint: Fingerprint, operation: Arc<Operation>) -> Self {
+        Self {
+            identity,
+            fingerprint,
+            operation,
+            authority: Arc::new(Open),
+            wait: None,
+            inputs: None,
+        }
+    }
+}
