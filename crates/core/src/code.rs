@@ -32,7 +32,10 @@ impl Code {
         (Self::IdempotencyConflict, "idempotency_conflict"),
         (Self::IdempotencyInProgress, "idempotency_in_progress"),
         (Self::IdempotencyCommitted, "idempotency_committed"),
-        (Self::IdempotencyResultUnavailable, "idempotency_result_unavailable"),
+        (
+            Self::IdempotencyResultUnavailable,
+            "idempotency_result_unavailable",
+        ),
         (Self::IdempotencyKeyExpired, "idempotency_key_expired"),
         (Self::OutcomeUnknown, "outcome_unknown"),
         (Self::Busy, "busy"),

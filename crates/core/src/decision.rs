@@ -121,7 +121,10 @@ fn handle_or_wait(receipt: &Receipt, now: Timestamp) -> Decision {
 
 fn in_progress(receipt: &Receipt, now: Timestamp) -> Decision {
     Decision::InProgress {
-        retry_after: receipt.lease_until.since(now).clamp(RETRY_AFTER_MIN, RETRY_AFTER_MIN * 5),
+        retry_after: receipt
+            .lease_until
+            .since(now)
+            .clamp(RETRY_AFTER_MIN, RETRY_AFTER_MIN * 5),
     }
 }
 
@@ -162,7 +165,7 @@ fn finished(receipt: &Receipt) -> Decision {
     match receipt.kept {
         Kept::Stored => Decision::Replay,
         Kept::AnswerLost => Decision::Committed { retry_after: None },
-        Kept::TooLarge | Kept::Nothing => Decision::ResultUnavailable,
+        Kept::TooLarge | Kept::Withheld | Kept::Nothing => Decision::ResultUnavailable,
     }
 }
 

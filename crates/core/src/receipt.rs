@@ -16,10 +16,18 @@ pub enum Kept {
     TooLarge,
     /// It happened, and its answer never reached the store.
     AnswerLost,
+    /// It could not be stored as the policy demands (nothing to redact in what is no JSON).
+    Withheld,
 }
 
 impl Kept {
-    const ALL: [Self; 4] = [Self::Nothing, Self::Stored, Self::TooLarge, Self::AnswerLost];
+    const ALL: [Self; 5] = [
+        Self::Nothing,
+        Self::Stored,
+        Self::TooLarge,
+        Self::AnswerLost,
+        Self::Withheld,
+    ];
 
     /// The byte a store keeps.
     #[must_use]

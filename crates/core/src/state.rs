@@ -411,11 +411,9 @@ fn settle(status: &Status, attempt: u32, learned: Knowledge) -> Result<Status, I
             new.attempts.set(attempt, learned);
             Ok(new)
         }
-        State::Free
-        | State::Accepted
-        | State::InputRequired
-        | State::Failed
-        | State::Cancelled => Err(Illegal::Fenced),
+        State::Free | State::Accepted | State::InputRequired | State::Failed | State::Cancelled => {
+            Err(Illegal::Fenced)
+        }
     }
 }
 
