@@ -122,7 +122,11 @@ impl Engine {
                 reply,
                 operation_id,
             },
-            other => other,
+            other @ (Answer::Ran { .. }
+            | Answer::Asked { .. }
+            | Answer::Failed { .. }
+            | Answer::NotRecorded { .. }
+            | Answer::Refused(_)) => other,
         }
     }
 

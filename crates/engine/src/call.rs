@@ -1,6 +1,8 @@
 use std::{sync::Arc, time::Duration};
 
-use counterfoil_core::{Fingerprint, Identity, InvalidPolicy, Policy};
+use counterfoil_core::{
+    Fingerprint, Identity, InvalidPolicy, Key, Policy, PrincipalId, Target, WorkspaceId,
+};
 use counterfoil_store::BoxFuture;
 
 /// A declared operation: its version and how it is kept.
@@ -42,6 +44,30 @@ pub struct Open;
 impl Authority for Open {
     fn check(&self) -> BoxFuture<'_, Result<(), Denied>> {
         Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// Who calls, as the surface's authentication established it. Never from an argument.
+#[derive(Clone)]
+pub struct Caller {
+    /// The tenant of the credential.
+    pub workspace: WorkspaceId,
+    /// The principal of the credential.
+    pub principal: PrincipalId,
+    /// Whether it is still authorized, read afresh.
+    pub authority: Arc<dyn Authority>,
+}
+
+impl Caller {
+    /// The identity of a call by this caller.
+    #[must_use]
+    pub fn identity(&self, target: Target, key: Key) -> Identity {
+        Identity {
+            workspace: self.workspace.clone(),
+            principal: self.principal.clone(),
+            target,
+            key,
+        }
     }
 }
 

@@ -29,7 +29,7 @@ mod waiters;
 
 pub use answer::{Answer, Reason, Refusal};
 pub use atomic::TxHandler;
-pub use call::{Authority, Call, Denied, Open, Operation};
+pub use call::{Authority, Call, Caller, Denied, Open, Operation};
 pub use clock::{Clock, Monotonic, SystemClock};
 pub use engine::{Builder, Engine, Limits, Lookup, Ready};
 pub use entropy::{Entropy, SystemEntropy};
