@@ -95,10 +95,10 @@ impl Ready {
                 reply,
                 operation_id: receipt.operation_id,
             },
-            Ok(Atomic::Own(found)) => engine.own(*found).await,
+            Ok(Atomic::Own(found)) => engine.own(&found).await,
             Ok(Atomic::Aborted(reply)) => Answer::Failed { reply },
             Ok(Atomic::Decided(decision, found)) => {
-                return count(engine.decided(&call, decision, *found).await);
+                return count(engine.decided(&call, decision, Arc::from(found)).await);
             }
             Err(error) => Answer::Refused(Refusal {
                 reason: error.into(),
@@ -111,7 +111,7 @@ impl Ready {
 
 impl Engine {
     /// A committed call of this very caller, whose first answer was lost inside the store.
-    async fn own(&self, found: counterfoil_store::Found) -> Answer {
+    async fn own(&self, found: &counterfoil_store::Found) -> Answer {
         let decision = counterfoil_core::Decision::Replay;
         match self.translate(decision, found).await {
             Answer::Replayed {

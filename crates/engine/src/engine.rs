@@ -6,7 +6,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     Answer, Attempt, Call, Clock, Entropy, KeyRing, Outcome, Reason, Refusal, SystemClock,
-    SystemEntropy, TxHandler, keep::Keeper, waiters::Waiters,
+    SystemEntropy, TxHandler, hot::Hot, keep::Keeper, waiters::Waiters,
 };
 
 /// How many lapsed rows are recorded on the way of one call.
@@ -30,6 +30,8 @@ pub struct Limits {
     /// How long an answer may take to be recorded before it is handed over as not recorded.
     /// Default 10 s.
     pub record_for: Duration,
+    /// Memory for finished receipts that are being replayed, in bytes. Default 16 MiB; 0: none.
+    pub hot_bytes_max: u64,
     /// How long a handler past its hard deadline is still listened to. Default 10 min.
     pub listen_for: Duration,
 }
@@ -42,6 +44,7 @@ impl Default for Limits {
             waiters_max: 4096,
             patience: Duration::from_secs(5),
             record_for: Duration::from_secs(10),
+            hot_bytes_max: 16 << 20,
             listen_for: Duration::from_secs(600),
         }
     }
@@ -59,6 +62,7 @@ pub(crate) struct Inner {
     pub(crate) keeper: Keeper,
     pub(crate) limits: Limits,
     pub(crate) waiters: Arc<Waiters>,
+    pub(crate) hot: Hot,
     pub(crate) tasks: TaskTracker,
 }
 
@@ -114,6 +118,7 @@ impl Builder {
                 },
                 limits: self.limits,
                 waiters: Arc::new(Waiters::new(self.limits)),
+                hot: Hot::new(self.limits.hot_bytes_max),
                 tasks: TaskTracker::new(),
             }),
         }
@@ -222,26 +227,44 @@ impl Engine {
     }
 
     /// Finds and decides; a lapsed lease is recorded on the way and decided again.
-    async fn read(&self, call: &Call) -> Result<(Decision, Option<Found>), Error> {
+    async fn read(&self, call: &Call) -> Result<(Decision, Option<Arc<Found>>), Error> {
         let inner = &self.inner;
         let presented = Presented {
             fingerprint: call.fingerprint,
             inputs: call.inputs,
             token: None,
         };
-        let mut found = inner.store.find(&call.identity).await?;
-        let mut decision = decide(found.as_ref().map(|f| &f.receipt), &presented, self.now());
+        let judge =
+            |found: Option<&Arc<Found>>| decide(found.map(|f| &f.receipt), &presented, self.now());
+        if let Some(found) = inner.hot.get(&call.identity) {
+            let decision = judge(Some(&found));
+            // Past every window, the store has the word.
+            if !matches!(decision, Decision::Run { .. }) {
+                return Ok((decision, Some(found)));
+            }
+            inner.hot.forget(&call.identity);
+        }
+        let mut found = inner.store.find(&call.identity).await?.map(Arc::new);
+        let mut decision = judge(found.as_ref());
         if matches!(decision, Decision::Unknown { lapsed: true, .. }) {
             inner.store.lapse(self.now(), LAPSE_BATCH).await?;
             inner.waiters.wake(&call.identity);
-            found = inner.store.find(&call.identity).await?;
-            decision = decide(found.as_ref().map(|f| &f.receipt), &presented, self.now());
+            found = inner.store.find(&call.identity).await?.map(Arc::new);
+            decision = judge(found.as_ref());
+        }
+        if let (Decision::Replay, Some(found)) = (decision, &found) {
+            inner.hot.keep(found);
         }
         Ok((decision, found))
     }
 
     /// The answer to a decision that runs nothing, after waiting if that was asked for.
-    pub(crate) async fn decided(&self, call: &Call, decision: Decision, found: Found) -> Answer {
+    pub(crate) async fn decided(
+        &self,
+        call: &Call,
+        decision: Decision,
+        found: Arc<Found>,
+    ) -> Answer {
         if may_wait(decision) {
             let policy = &call.operation.policy;
             let limit = call.wait.unwrap_or(policy.wait).min(policy.wait_max);
@@ -249,12 +272,18 @@ impl Engine {
                 return self.wait(call, decision, found, limit).await;
             }
         }
-        self.translate(decision, found).await
+        self.translate(decision, &found).await
     }
 
-    async fn wait(&self, call: &Call, first: Decision, found: Found, limit: Duration) -> Answer {
+    async fn wait(
+        &self,
+        call: &Call,
+        first: Decision,
+        found: Arc<Found>,
+        limit: Duration,
+    ) -> Answer {
         let Some(waiter) = self.inner.waiters.register(&call.identity) else {
-            return self.translate(first, found).await;
+            return self.translate(first, &found).await;
         };
         let deadline = tokio::time::Instant::now() + limit;
         let mut pause = POLL_FIRST;
@@ -268,7 +297,7 @@ impl Engine {
                 Err(error) => return Reason::from(error).into(),
             };
             if !may_wait(decision) || tokio::time::Instant::now() >= deadline {
-                let answer = self.translate(decision, found).await;
+                let answer = self.translate(decision, &found).await;
                 return self.deliver(call, answer).await;
             }
             let until = if self.inner.store.is_shared() {
@@ -297,7 +326,7 @@ impl Engine {
         answer
     }
 
-    pub(crate) async fn translate(&self, decision: Decision, found: Found) -> Answer {
+    pub(crate) async fn translate(&self, decision: Decision, found: &Found) -> Answer {
         let operation_id = found.receipt.operation_id;
         let refuse = |reason| {
             Answer::Refused(Refusal {
@@ -323,9 +352,9 @@ impl Engine {
         }
     }
 
-    fn replay(&self, found: Found) -> Answer {
-        let receipt = found.receipt;
-        let opened = found.reply.and_then(|stored| {
+    fn replay(&self, found: &Found) -> Answer {
+        let receipt = &found.receipt;
+        let opened = found.reply.clone().and_then(|stored| {
             self.inner
                 .keeper
                 .open(&receipt.identity, receipt.operation_id, stored)
@@ -343,12 +372,12 @@ impl Engine {
         }
     }
 
-    async fn question(&self, found: Found, round: u16) -> Answer {
-        let receipt = found.receipt;
+    async fn question(&self, found: &Found, round: u16) -> Answer {
+        let receipt = &found.receipt;
         let operation_id = receipt.operation_id;
         let open = receipt.status.state == State::InputRequired && receipt.status.round == round;
         let stored = if open {
-            found.reply
+            found.reply.clone()
         } else {
             match self.inner.store.question(operation_id, round).await {
                 Ok(stored) => stored,

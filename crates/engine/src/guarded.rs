@@ -1,4 +1,4 @@
-use std::{panic::AssertUnwindSafe, time::Duration};
+use std::{convert::Infallible, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use counterfoil_core::{Event, Kept, Mode, OnError, OperationId, Receipt, Reply, State, Timestamp};
 use counterfoil_store::{Admission, Admitted, Completion, Error, Fence, Granted, StoredReply};
@@ -12,6 +12,9 @@ use crate::{Answer, Call, Engine, Ready, Reason, Refusal, engine::count};
 const SETTLE_TRIES: u32 = 5;
 /// First pause before an answer that could not be recorded is recorded again.
 const RECORD_PAUSE: Duration = Duration::from_millis(20);
+
+/// Shortest pause between two renewals of a lease.
+const RENEW_PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// One execution of a guarded operation.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +109,7 @@ impl Engine {
         let granted = match admitted {
             Ok(Admitted::Run(granted)) => granted,
             Ok(Admitted::Decided(decision, found)) => {
-                let _ = tell.send(self.decided(&call, decision, *found).await);
+                let _ = tell.send(self.decided(&call, decision, Arc::from(found)).await);
                 return;
             }
             // The reservation may exist, and nothing ran: its lease will lapse.
@@ -134,7 +137,9 @@ impl Engine {
             operation_id = %attempt.fence.operation_id,
             attempt = attempt.fence.attempt
         );
-        self.drive(call, granted, handler(attempt), tell)
+        // Called inside, so that a panic before its first await is caught as well.
+        let handler = async move { handler(attempt).await };
+        self.drive(call, granted, handler, tell)
             .instrument(span)
             .await;
     }
@@ -168,27 +173,24 @@ impl Engine {
         tokio::pin!(handler);
         let hard = tokio::time::sleep(granted.hard_deadline.since(self.now()));
         tokio::pin!(hard);
-        let renew_every = (policy.lease / 3).max(Duration::from_millis(1));
-        let mut renew = tokio::time::interval(renew_every);
-        renew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        renew.tick().await;
-        let outcome = loop {
-            tokio::select! {
-                biased;
-                outcome = &mut handler => break outcome,
-                () = &mut hard => {
-                    let lost = Outcome::Lost { timed_out: true };
-                    let answer = self.record(&call, fence, lost, "hard deadline passed").await;
-                    let _ = tell.send(answer);
-                    // Its own answer, however late, is the best evidence there will be.
-                    let late = tokio::time::timeout(self.inner.limits.listen_for, handler).await;
-                    if let Ok(Ok(outcome)) = late {
-                        self.record(&call, fence, outcome, "late answer").await;
-                    }
-                    return;
+        // Beside the handler, not between its polls: a slow renewal holds nothing up.
+        let renewals = self.renew_for_ever(fence, policy.lease);
+        tokio::pin!(renewals);
+        let outcome = tokio::select! {
+            biased;
+            outcome = &mut handler => outcome,
+            () = &mut hard => {
+                let lost = Outcome::Lost { timed_out: true };
+                let answer = self.record(&call, fence, lost, "hard deadline passed").await;
+                let _ = tell.send(answer);
+                // Its own answer, however late, is the best evidence there will be.
+                let late = tokio::time::timeout(self.inner.limits.listen_for, handler).await;
+                if let Ok(Ok(outcome)) = late {
+                    self.record(&call, fence, outcome, "late answer").await;
                 }
-                _ = renew.tick() => self.renew(fence, policy.lease).await,
+                return;
             }
+            never = &mut renewals => match never {},
         };
         let (outcome, reason) = match outcome {
             Ok(outcome) => (outcome, "answered"),
@@ -199,11 +201,13 @@ impl Engine {
         let _ = tell.send(answer);
     }
 
-    async fn renew(&self, fence: Fence, lease: Duration) {
-        let until = self.now().plus(lease);
-        match self.inner.store.renew(fence, until).await {
-            Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "the lease was not renewed"),
+    async fn renew_for_ever(&self, fence: Fence, lease: Duration) -> Infallible {
+        loop {
+            tokio::time::sleep((lease / 3).max(RENEW_PAUSE_MIN)).await;
+            let until = self.now().plus(lease);
+            if let Err(error) = self.inner.store.renew(fence, until).await {
+                tracing::warn!(%error, "the lease was not renewed");
+            }
         }
     }
 

@@ -22,6 +22,7 @@ mod clock;
 mod engine;
 mod entropy;
 mod guarded;
+mod hot;
 mod keep;
 mod seal;
 mod sweep;
