@@ -1,3 +1,5 @@
+use crate::Verdict;
+
 /// The most attempts one operation may have; beyond it an admission is refused.
 pub const MAX_ATTEMPTS: usize = 1000;
 
@@ -133,10 +135,21 @@ impl Attempts {
         self.0.push(knowledge);
     }
 
-    pub(crate) fn settle_unsettled(&mut self, knowledge: Knowledge) {
+    /// A verdict on the operation as a whole: it happened, so what is not settled counts as the
+    /// one that did it; or nothing happened, which clears every attempt that may have applied.
+    pub(crate) fn resolve(&mut self, verdict: Verdict) {
         for slot in &mut self.0 {
-            if !slot.is_settled() || matches!(slot, Knowledge::AskedUnknown) {
-                *slot = knowledge;
+            match verdict {
+                Verdict::Happened => {
+                    if !slot.is_settled() || *slot == Knowledge::AskedUnknown {
+                        *slot = Knowledge::Happened;
+                    }
+                }
+                Verdict::NotHappened => {
+                    if slot.may_have_applied() {
+                        *slot = Knowledge::RefusedNone;
+                    }
+                }
             }
         }
     }

@@ -24,7 +24,9 @@ pub enum Decision {
         /// An earlier operation under this identity is over and past every window; this one is new.
         replaces: bool,
     },
-    /// The reservation is this caller's own; its answer was lost on the way back.
+    /// The reservation is this caller's own and nothing has overtaken it; only its answer was lost
+    /// on the way back. Guarded: the lease is alive, go on under the same fence. Dispatched: no
+    /// worker has taken it yet. Atomic: it ran and is committed.
     Own,
     /// The key was used for another request.
     Conflict,
@@ -49,7 +51,8 @@ pub enum Decision {
     },
     /// Nobody knows.
     Unknown {
-        /// The lease has lapsed and the row does not say so yet: the store must record it.
+        /// The lease has lapsed and the row does not say so yet: the store must record
+        /// [`Receipt::overdue`] and decide again, for what is recorded may be a release.
         lapsed: bool,
         /// A provider key makes another attempt safe now.
         retryable: bool,
@@ -59,6 +62,9 @@ pub enum Decision {
 }
 
 /// The decision table of the contract (§4), on what was found under the identity.
+///
+/// `Unknown { lapsed: true }` and `Committed { retry_after: None }` on an unfinished row say that
+/// the clock has overtaken the row: a store records [`Receipt::overdue`] and decides again.
 #[must_use]
 pub fn decide(found: Option<&Receipt>, presented: &Presented, now: Timestamp) -> Decision {
     let Some(receipt) = found else {
@@ -74,10 +80,10 @@ pub fn decide(found: Option<&Receipt>, presented: &Presented, now: Timestamp) ->
     if phase == Phase::Tombstone {
         return Decision::Expired;
     }
-    if presented.token == Some(receipt.token) && receipt.status.state != State::Free {
+    if presented.token == Some(receipt.token) && still_own(receipt, now) {
         return Decision::Own;
     }
-    if let Some(decision) = of_round(receipt, presented) {
+    if let Some(decision) = of_round(receipt, presented, now) {
         return decision;
     }
     match receipt.status.state {
@@ -86,29 +92,68 @@ pub fn decide(found: Option<&Receipt>, presented: &Presented, now: Timestamp) ->
         State::Running | State::CancelRequested => under_way(receipt, now),
         State::InputRequired => open_question(receipt, presented, now),
         State::Succeeded | State::Failed | State::Cancelled => finished(receipt),
-        State::OutcomeUnknown if receipt.kept == Kept::Stored => Decision::Replay,
-        State::OutcomeUnknown => unknown(receipt, false, now),
+        State::OutcomeUnknown => match receipt.mode {
+            Mode::Dispatched if receipt.kept == Kept::Stored => Decision::Replay,
+            Mode::Atomic | Mode::Guarded | Mode::Dispatched => unknown(receipt, false, now),
+        },
+    }
+}
+
+/// The reservation this token made is still only a reservation, so that its maker may go on with
+/// it. Once the clock or other evidence has overtaken it, somebody may rely on its not being sent
+/// any more; once its write is committed, it has been sent.
+fn still_own(receipt: &Receipt, now: Timestamp) -> bool {
+    match receipt.status.state {
+        State::Accepted => true,
+        State::Running | State::CancelRequested => match receipt.mode {
+            Mode::Guarded => !receipt.status.committed && now < receipt.lease_until,
+            // A worker has taken it: what this caller gets is its handle.
+            Mode::Atomic | Mode::Dispatched => false,
+        },
+        // One step: reserved, run and recorded.
+        State::Succeeded | State::Failed => receipt.mode == Mode::Atomic,
+        State::Free | State::InputRequired | State::Cancelled | State::OutcomeUnknown => false,
     }
 }
 
 /// A repeated round is answered as before; a different answer to an answered round is a conflict.
-fn of_round(receipt: &Receipt, presented: &Presented) -> Option<Decision> {
-    let finished = receipt.status.state.is_finished();
+/// The first call is round 0.
+fn of_round(receipt: &Receipt, presented: &Presented, now: Timestamp) -> Option<Decision> {
+    let state = receipt.status.state;
     let round = receipt.status.round;
-    let Some(inputs) = presented.inputs else {
-        // The first call again while a later round is under way.
-        return (round > 0 && !finished).then_some(Decision::ReplayQuestion { round: 0 });
-    };
-    let answered = receipt.rounds.iter().position(|seen| *seen == inputs);
-    match answered.and_then(|index| u16::try_from(index + 1).ok()) {
-        Some(seen) if seen < round => Some(Decision::ReplayQuestion { round: seen }),
-        Some(_) => None,
-        None if receipt.status.state == State::InputRequired
-            || receipt.status.state == State::Free =>
-        {
-            None
+    let seen = match presented.inputs {
+        None => 0,
+        Some(inputs) => {
+            let mut answered = receipt.rounds.iter().take(usize::from(round));
+            let index = answered.position(|digest| *digest == inputs);
+            match index.and_then(|index| u16::try_from(index + 1).ok()) {
+                Some(seen) => seen,
+                // They answer the open question, or no question was ever answered.
+                None if round == 0 || state == State::InputRequired || state == State::Free => {
+                    return None;
+                }
+                None => return Some(Decision::Conflict),
+            }
         }
-        None => Some(Decision::Conflict),
+    };
+    (seen < round && questions_stand(receipt, now))
+        .then_some(Decision::ReplayQuestion { round: seen })
+}
+
+/// Earlier questions are shown again only while the dialogue goes on. Whoever does not know
+/// whether a payment went through must not be shown the bill (field 18).
+fn questions_stand(receipt: &Receipt, now: Timestamp) -> bool {
+    match receipt.status.state {
+        State::Running | State::CancelRequested => {
+            !receipt.status.committed && now < receipt.lease_until
+        }
+        State::InputRequired => now < receipt.lease_until,
+        State::Free
+        | State::Accepted
+        | State::Succeeded
+        | State::Failed
+        | State::Cancelled
+        | State::OutcomeUnknown => false,
     }
 }
 
@@ -151,7 +196,7 @@ fn open_question(receipt: &Receipt, presented: &Presented, now: Timestamp) -> De
     }
     match presented.inputs {
         // Inputs that were answered with this very question.
-        Some(inputs) if receipt.rounds.last() == Some(&inputs) => Decision::ReplayQuestion {
+        Some(inputs) if receipt.answered_last() == Some(inputs) => Decision::ReplayQuestion {
             round: receipt.status.round,
         },
         Some(_) => Decision::Run { replaces: false },
@@ -176,3 +221,6 @@ fn unknown(receipt: &Receipt, lapsed: bool, now: Timestamp) -> Decision {
         retryable: !receipt.provider_window.is_zero() && now < window_end,
     }
 }
+
+#[cfg(test)]
+mod tests;

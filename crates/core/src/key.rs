@@ -127,3 +127,123 @@ impl fmt::Debug for Key {
         write!(f, "Key({} bytes)", self.0.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[&str]) -> Result<Option<String>, InvalidKey> {
+        let lines = lines.iter().map(|line| line.as_bytes());
+        Key::from_headers(lines).map(|key| key.map(|key| key.as_str().to_owned()))
+    }
+
+    fn one(line: &str) -> Result<String, InvalidKey> {
+        headers(&[line]).map(Option::unwrap)
+    }
+
+    #[test]
+    fn one_to_two_hundred_characters() {
+        for count in [1, 2, 199, 200] {
+            assert!(Key::new("k".repeat(count)).is_ok(), "{count}");
+            // Characters are counted, not bytes.
+            assert!(Key::new("ü".repeat(count)).is_ok(), "{count}");
+            assert!(Key::new("😀".repeat(count)).is_ok(), "{count}");
+        }
+        for chars in [0, 201, 100_000] {
+            let wanted = Err(InvalidKey::Length { chars });
+            assert_eq!(Key::new("k".repeat(chars)), wanted);
+            assert_eq!(Key::new("😀".repeat(chars)), wanted);
+        }
+    }
+
+    #[test]
+    fn control_characters_are_refused_anywhere() {
+        for control in [
+            '\0', '\t', '\n', '\r', '\u{1f}', '\u{7f}', '\u{80}', '\u{9f}',
+        ] {
+            for text in [
+                format!("{control}k"),
+                format!("k{control}"),
+                format!("k{control}k"),
+            ] {
+                assert_eq!(Key::new(text.clone()), Err(InvalidKey::Control), "{text:?}");
+            }
+        }
+        assert!(Key::new("a b\u{a0}c").is_ok());
+    }
+
+    #[test]
+    fn keys_are_compared_as_they_are() {
+        assert_ne!(Key::new("a").unwrap(), Key::new("A").unwrap());
+        assert_ne!(Key::new("a").unwrap(), Key::new("a ").unwrap());
+        assert_ne!(Key::new("é").unwrap(), Key::new("e\u{301}").unwrap());
+    }
+
+    #[test]
+    fn a_key_in_meta_is_128_printable_ascii_characters_at_most() {
+        for good in ["k", " ", "~", "a b", &"k".repeat(128)] {
+            assert_eq!(Key::from_meta(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "é", "\u{7f}", "a\nb", "\t", &"k".repeat(129)] {
+            assert_eq!(Key::from_meta(bad), Err(InvalidKey::Meta), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn bare_and_quoted_are_one_key() {
+        assert_eq!(headers(&[]), Ok(None));
+        assert_eq!(one("abc"), Ok("abc".to_owned()));
+        assert_eq!(one("\"abc\""), Ok("abc".to_owned()));
+        assert_eq!(one(" \t\"abc\" \t"), Ok("abc".to_owned()));
+        assert_eq!(one("\"a\\\"b\\\\c\""), Ok("a\"b\\c".to_owned()));
+        // Bare, a quote or a backslash inside is itself.
+        assert_eq!(one("a\"b\\c"), Ok("a\"b\\c".to_owned()));
+        assert_eq!(one("clé"), Ok("clé".to_owned()));
+    }
+
+    #[test]
+    fn several_lines_must_agree() {
+        assert_eq!(headers(&["a", "a"]), Ok(Some("a".to_owned())));
+        assert_eq!(headers(&["a", "\"a\"", " a "]), Ok(Some("a".to_owned())));
+        assert_eq!(headers(&["a", "b"]), Err(InvalidKey::Ambiguous));
+        assert_eq!(headers(&["a", "a", "\"b\""]), Err(InvalidKey::Ambiguous));
+        // Every line must be a key, whatever the others are.
+        assert_eq!(headers(&["a", ""]), Err(InvalidKey::Length { chars: 0 }));
+        assert_eq!(headers(&["a", "\"a"]), Err(InvalidKey::Quoting));
+    }
+
+    #[test]
+    fn malformed_quoting_is_refused() {
+        for bad in [
+            "\"",
+            "\"abc",
+            "\"abc\\\"",
+            "\"a\"b\"",
+            "\"a\\b\"",
+            "\"abc\";x=1",
+            "\"abc\", \"abc\"",
+            "\"clé\"",
+        ] {
+            assert_eq!(one(bad), Err(InvalidKey::Quoting), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_rules_hold_inside_quotes_and_for_headers() {
+        assert_eq!(one("\"\""), Err(InvalidKey::Length { chars: 0 }));
+        assert_eq!(one(""), Err(InvalidKey::Length { chars: 0 }));
+        assert_eq!(one("  \t "), Err(InvalidKey::Length { chars: 0 }));
+        let quoted = |count: usize| format!("\"{}\"", "k".repeat(count));
+        assert!(one(&quoted(200)).is_ok());
+        assert_eq!(one(&quoted(201)), Err(InvalidKey::Length { chars: 201 }));
+        assert_eq!(one("\"a\u{7f}\""), Err(InvalidKey::Control));
+        assert_eq!(one("a\u{1}b"), Err(InvalidKey::Control));
+        assert_eq!(Key::from_headers([&b"\xff"[..]]), Err(InvalidKey::NotText));
+    }
+
+    #[test]
+    fn debug_never_shows_the_key() {
+        let shown = format!("{:?}", Key::new("pay-invoice-7").unwrap());
+        assert_eq!(shown, "Key(13 bytes)");
+    }
+}

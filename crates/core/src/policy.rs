@@ -36,6 +36,9 @@ pub enum OnError {
     ReleaseUnlessCommitted,
 }
 
+/// What our clocks and a provider's may differ by.
+const SKEW: Duration = Duration::from_secs(60);
+
 /// How one operation is to be kept. [`Policy::default`] suits a guarded handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -59,7 +62,7 @@ pub struct Policy {
     pub redact: Vec<Pointer>,
     /// What an error answer of a guarded handler proves.
     pub on_error: OnError,
-    /// How long the upstream honours the provider key; zero if it honours none.
+    /// How long the upstream says it honours the provider key; zero if it honours none.
     pub provider_window: Duration,
 }
 
@@ -105,6 +108,15 @@ impl Policy {
         }
     }
 
+    /// How long after the reservation, which is before the first send, another attempt may begin
+    /// under the same provider key: the provider's window less one attempt's length and the skew of
+    /// the clocks (a minute). Zero if that leaves nothing.
+    #[must_use]
+    pub const fn resend_window(&self) -> Duration {
+        let allowance = self.attempt_limit.saturating_add(SKEW);
+        self.provider_window.saturating_sub(allowance)
+    }
+
     /// Checks that the parts fit together.
     ///
     /// # Errors
@@ -124,5 +136,65 @@ impl Policy {
             return Err(InvalidPolicy::Wait);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_defaults_are_the_contracts() {
+        let policy = Policy::default();
+        assert_eq!(policy.check(), Ok(()));
+        assert_eq!(Policy::atomic().check(), Ok(()));
+        assert_eq!(policy.attempt_limit, SECOND * 120);
+        assert_eq!(policy.wait, Duration::ZERO);
+        assert_eq!(policy.result_bytes_max, 262_144);
+        assert_eq!(policy.retention.replay_for, SECOND * 48 * 3600);
+        assert_eq!(policy.retention.tombstone_for, SECOND * 30 * 24 * 3600);
+        assert_eq!(policy.on_error, OnError::Unknown);
+    }
+
+    #[test]
+    fn contradictions_are_named() {
+        let with = |change: fn(&mut Policy)| {
+            let mut policy = Policy::default();
+            change(&mut policy);
+            policy.check()
+        };
+        let outlives = Err(InvalidPolicy::ReplayOutlivesTombstone);
+        assert_eq!(with(|p| p.retention.replay_for *= 16), outlives);
+        assert_eq!(
+            with(|p| p.retention.replay_for = p.retention.tombstone_for),
+            Ok(())
+        );
+        assert_eq!(with(|p| p.retention.tombstone_for = Duration::ZERO), Ok(()));
+        assert_eq!(
+            with(|p| p.lease = Duration::ZERO),
+            Err(InvalidPolicy::Lease)
+        );
+        assert_eq!(
+            with(|p| p.lease = p.attempt_limit + SECOND),
+            Err(InvalidPolicy::Lease)
+        );
+        assert_eq!(with(|p| p.lease = p.attempt_limit), Ok(()));
+        assert_eq!(
+            with(|p| p.wait = p.wait_max + SECOND),
+            Err(InvalidPolicy::Wait)
+        );
+    }
+
+    #[test]
+    fn i1_the_resend_window_leaves_room_for_one_attempt_and_the_skew() {
+        let with = |seconds| Policy {
+            provider_window: SECOND * seconds,
+            ..Policy::default()
+        };
+        assert_eq!(with(0).resend_window(), Duration::ZERO);
+        assert_eq!(with(180).resend_window(), Duration::ZERO);
+        assert_eq!(with(181).resend_window(), SECOND);
     }
 }

@@ -1,11 +1,12 @@
 use bytes::Bytes;
 
 use crate::{
-    Effect, Fingerprint, Identity, Mode, OperationId, Phase, Retention, State, Status, Timestamp,
-    Token,
+    Effect, Event, Fingerprint, Identity, Mode, OperationId, Phase, Retention, State, Status,
+    Timestamp, Token,
 };
 
-/// What became of the result.
+/// What became of the result (dispatched: of the handle that was the first answer). Never says
+/// anything of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kept {
     /// There is none yet.
@@ -97,7 +98,7 @@ pub struct Receipt {
     pub lease_until: Timestamp,
     /// When the current attempt ends at the latest.
     pub hard_deadline: Timestamp,
-    /// When it finished.
+    /// When it finished, or was last released. Counts only in those states.
     pub finished_at: Option<Timestamp>,
     /// How long it is good for.
     pub retention: Retention,
@@ -105,15 +106,59 @@ pub struct Receipt {
     pub kept: Kept,
     /// The digests of the inputs of each round so far, `status.round` of them.
     pub rounds: Vec<[u8; 32]>,
-    /// How long the upstream honours the provider key, from before the first send; zero: not at all.
+    /// How long another attempt under the same provider key is safe, from `created_at`; zero: not at
+    /// all. [`crate::Policy::resend_window`] of the first admission.
     pub provider_window: std::time::Duration,
 }
 
 impl Receipt {
-    /// Where it stands in its windows.
+    /// Where it stands in its windows. Only finished receipts age (contract §7); a released one,
+    /// of which it is proven that nothing happened, is free until it is gone.
     #[must_use]
     pub fn phase(&self, now: Timestamp) -> Phase {
-        self.retention.phase(self.finished_at, now)
+        match self.status.state {
+            State::Succeeded | State::Failed | State::Cancelled => {
+                self.retention.phase(self.finished_at, now)
+            }
+            State::Free => match self.retention.phase(self.finished_at, now) {
+                Phase::Live | Phase::Tombstone => Phase::Live,
+                Phase::Gone => Phase::Gone,
+            },
+            State::Accepted
+            | State::Running
+            | State::CancelRequested
+            | State::InputRequired
+            | State::OutcomeUnknown => Phase::Live,
+        }
+    }
+
+    /// What the clock alone has made so and the row does not say yet: an attempt whose lease has
+    /// lapsed is lost (still listening for its late answer), an open question past its deadline is
+    /// abandoned. A store applies it with [`crate::next`] before it decides anew; what follows may
+    /// be a release as well as an unknown.
+    #[must_use]
+    pub fn overdue(&self, now: Timestamp) -> Option<Event> {
+        if now < self.lease_until {
+            return None;
+        }
+        match self.status.state {
+            State::Running | State::CancelRequested => Some(Event::Lost {
+                attempt: self.status.attempts.latest(),
+            }),
+            State::InputRequired => Some(Event::Abandoned),
+            State::Free
+            | State::Accepted
+            | State::Succeeded
+            | State::Failed
+            | State::Cancelled
+            | State::OutcomeUnknown => None,
+        }
+    }
+
+    /// The inputs that the latest question followed, or that the current round runs on.
+    pub(crate) fn answered_last(&self) -> Option<[u8; 32]> {
+        let last = usize::from(self.status.round).checked_sub(1)?;
+        self.rounds.get(last).copied()
     }
 
     /// What is established about the world.

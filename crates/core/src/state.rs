@@ -115,7 +115,7 @@ impl Status {
     /// What is established about the world.
     #[must_use]
     pub fn effect(&self) -> Effect {
-        let maybe = self.attempts.iter().any(Knowledge::may_have_applied);
+        let maybe = self.may_have_applied();
         match self.state {
             State::Succeeded => Effect::Happened,
             State::Free | State::Accepted | State::Cancelled => Effect::None,
@@ -127,6 +127,11 @@ impl Status {
             | State::CancelRequested
             | State::OutcomeUnknown => Effect::Unknown,
         }
+    }
+
+    /// Some attempt may have left an effect behind.
+    fn may_have_applied(&self) -> bool {
+        self.attempts.iter().any(Knowledge::may_have_applied)
     }
 }
 
@@ -343,7 +348,7 @@ fn taken(status: &Status, same_provider_key: bool) -> Result<Status, Illegal> {
             if status.committed {
                 return Err(Illegal::NotPossible);
             }
-            if !same_provider_key && status.attempts.iter().any(Knowledge::may_have_applied) {
+            if !same_provider_key && status.may_have_applied() {
                 return Err(Illegal::SecondSender);
             }
             push(status, Knowledge::Open, State::Running)
@@ -359,6 +364,9 @@ fn taken(status: &Status, same_provider_key: bool) -> Result<Status, Illegal> {
 }
 
 fn committed(status: &Status, attempt: u32) -> Result<Status, Illegal> {
+    if status.committed && attempt == status.attempts.latest() {
+        return Ok(status.clone());
+    }
     match status.state {
         State::Running | State::CancelRequested => {
             if attempt != status.attempts.latest()
@@ -389,25 +397,29 @@ fn settle(status: &Status, attempt: u32, learned: Knowledge) -> Result<Status, I
     } else {
         learned
     };
-    if known == learned || (known.is_settled() && learned == Knowledge::MaybeSent) {
+    if says_nothing_new(known, learned) {
         return Ok(status.clone());
     }
     if known.is_settled() {
         return Err(Illegal::Contradiction);
     }
+    let mut new = status.clone();
     match status.state {
         State::Running | State::CancelRequested | State::OutcomeUnknown => {
             let asks = matches!(learned, Knowledge::Asked | Knowledge::AskedUnknown);
-            if asks && !(latest && known == Knowledge::Open) {
+            if asks && !latest {
                 return Err(Illegal::Fenced);
             }
-            let mut new = status.clone();
+            // Somebody asked for it to stop and it is proven that it did nothing: it stopped.
+            let stopped = status.state == State::CancelRequested
+                && latest
+                && learned == Knowledge::NotApplied;
+            let learned = if stopped { Knowledge::Stopped } else { learned };
             new.attempts.set(attempt, learned);
-            join(new)
+            Ok(join(new))
         }
         // Another attempt succeeded; this one's late evidence is kept and changes no verdict.
         State::Succeeded => {
-            let mut new = status.clone();
             new.attempts.set(attempt, learned);
             Ok(new)
         }
@@ -415,6 +427,13 @@ fn settle(status: &Status, attempt: u32, learned: Knowledge) -> Result<Status, I
             Err(Illegal::Fenced)
         }
     }
+}
+
+/// Evidence repeated, a time-out after a definite answer, or the weaker of two proofs.
+fn says_nothing_new(known: Knowledge, learned: Knowledge) -> bool {
+    known == learned
+        || (known.is_settled() && learned == Knowledge::MaybeSent)
+        || (known == Knowledge::Stopped && learned == Knowledge::NotApplied)
 }
 
 /// Once the write is committed, whatever answer follows, it happened.
@@ -433,8 +452,9 @@ fn after_commit(learned: Knowledge) -> Result<Knowledge, Illegal> {
 }
 
 /// The verdict joins all attempts: success of any is success, failure needs every one proven.
-fn join(mut status: Status) -> Result<Status, Illegal> {
+fn join(mut status: Status) -> Status {
     let has = |wanted: Knowledge| status.attempts.iter().any(|known| known == wanted);
+    let maybe = status.may_have_applied();
     let latest = status.attempts.get(status.attempts.latest());
     status.state = if has(Knowledge::Happened) {
         State::Succeeded
@@ -448,7 +468,7 @@ fn join(mut status: Status) -> Result<Status, Illegal> {
     } else if matches!(latest, Some(Knowledge::Asked | Knowledge::AskedUnknown)) {
         State::InputRequired
     } else if has(Knowledge::Stopped) {
-        if has(Knowledge::AskedUnknown) {
+        if maybe {
             State::OutcomeUnknown
         } else {
             State::Cancelled
@@ -457,10 +477,12 @@ fn join(mut status: Status) -> Result<Status, Illegal> {
         // This round's inputs were not sent: its question stands again.
         status.round -= 1;
         State::InputRequired
+    } else if maybe {
+        State::OutcomeUnknown
     } else {
         State::Free
     };
-    Ok(status)
+    status
 }
 
 fn abandoned(status: &Status) -> Result<Status, Illegal> {
@@ -468,7 +490,7 @@ fn abandoned(status: &Status) -> Result<Status, Illegal> {
         State::InputRequired => {
             let mut new = status.clone();
             new.round = 0;
-            new.state = if new.attempts.iter().any(Knowledge::may_have_applied) {
+            new.state = if new.may_have_applied() {
                 State::OutcomeUnknown
             } else {
                 State::Free
@@ -491,8 +513,7 @@ fn cancel_requested(status: &Status) -> Result<Status, Illegal> {
         State::Accepted => Ok(with_state(status, State::Cancelled)),
         State::Running => Ok(with_state(status, State::CancelRequested)),
         State::InputRequired => {
-            let maybe = status.attempts.iter().any(Knowledge::may_have_applied);
-            let state = if maybe {
+            let state = if status.may_have_applied() {
                 State::OutcomeUnknown
             } else {
                 State::Cancelled
@@ -512,21 +533,28 @@ fn resolved(status: &Status, verdict: Verdict) -> Result<Status, Illegal> {
     match status.state {
         State::OutcomeUnknown => {
             let mut new = status.clone();
-            let (knowledge, state) = match verdict {
-                Verdict::Happened => (Knowledge::Happened, State::Succeeded),
-                Verdict::NotHappened => (Knowledge::RefusedNone, State::Failed),
+            new.state = match verdict {
+                Verdict::Happened => State::Succeeded,
+                Verdict::NotHappened => State::Failed,
             };
-            new.attempts.settle_unsettled(knowledge);
-            new.state = state;
+            new.attempts.resolve(verdict);
             Ok(new)
         }
+        State::Succeeded | State::Failed | State::Cancelled => match (status.effect(), verdict) {
+            (Effect::Happened, Verdict::Happened) | (Effect::None, Verdict::NotHappened) => {
+                Ok(status.clone())
+            }
+            (Effect::Happened, Verdict::NotHappened) | (Effect::None, Verdict::Happened) => {
+                Err(Illegal::Contradiction)
+            }
+            (Effect::Unknown, Verdict::Happened | Verdict::NotHappened) => {
+                Err(Illegal::NotPossible)
+            }
+        },
         State::Free
         | State::Accepted
         | State::Running
         | State::CancelRequested
-        | State::InputRequired
-        | State::Succeeded
-        | State::Failed
-        | State::Cancelled => Err(Illegal::NotPossible),
+        | State::InputRequired => Err(Illegal::NotPossible),
     }
 }

@@ -1,0 +1,5 @@
+//! The contract, tested from outside: golden samples, properties, and every reachable state.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod golden;
