@@ -1,6 +1,8 @@
 use std::{sync::Arc, time::Duration};
 
-use counterfoil_core::{Decision, Mode, OperationId, Presented, State, Timestamp, Token, decide};
+use counterfoil_core::{
+    Decision, Kept, Mode, OperationId, Phase, Presented, Reply, State, Timestamp, Token, decide,
+};
 use counterfoil_store::{Admission, Error, Found, Store};
 use tokio_util::task::TaskTracker;
 
@@ -176,6 +178,20 @@ impl Engine {
     #[must_use]
     pub fn random(&self, buffer: &mut [u8]) -> bool {
         self.inner.keeper.entropy.fill(buffer)
+    }
+
+    /// The stored result of a finished operation, opened, while its replay window lasts. For its
+    /// own principal only: the caller has authenticated it just now and compared it with the
+    /// receipt's (contract §8).
+    #[must_use]
+    pub fn result(&self, found: &Found) -> Option<Reply> {
+        let receipt = &found.receipt;
+        let live = receipt.phase(self.now()) == Phase::Live;
+        let stored = found.reply.clone().filter(|_| {
+            live && receipt.kept == Kept::Stored && receipt.status.state.is_finished()
+        })?;
+        let keeper = &self.inner.keeper;
+        keeper.open(&receipt.identity, receipt.operation_id, stored)
     }
 
     /// Decides without the writer; waits if the call asks for it and another attempt is under way.
