@@ -341,7 +341,7 @@ pub async fn a_provider_window_makes_unknown_retryable(subject: Subject) {
     let attempt = granted.fence.attempt;
     let lost = completion(Event::Lost { attempt }, after(1));
     store.complete(granted.fence, lost).await.unwrap();
-    for (when, retryable) in [(2, true), (3600, false)] {
+    for (when, retryable) in [(2, true), (3419, true), (3420, false)] {
         let (decision, _) = decided(&*store, guarded("k", after(when))).await;
         assert_eq!(
             decision,

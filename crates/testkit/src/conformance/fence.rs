@@ -197,7 +197,7 @@ pub async fn a_release_keeps_operation_and_attempt_counter(subject: Subject) {
         let recorded = receipt(&*store, first.operation_id).await;
         assert_eq!(recorded.effect(), Effect::None);
         assert_eq!(recorded.created_at, after(10));
-        assert_eq!(recorded.finished_at, None);
+        assert_eq!(recorded.finished_at, Some(after(at + 1)));
         assert_eq!(recorded.token, admission.token);
     }
 }

@@ -135,6 +135,7 @@ macro_rules! store_conformance {
                 a_sweep_never_touches_what_is_unresolved,
                 a_sweep_is_bounded_and_gets_through,
                 a_swept_result_is_not_invented,
+                a_released_key_is_forgotten_after_its_windows,
             ];
             reading: [
                 find_and_get_agree,

@@ -186,3 +186,22 @@ pub async fn a_swept_result_is_not_invented(subject: Subject) {
         Kept::Stored
     );
 }
+
+pub async fn a_released_key_is_forgotten_after_its_windows(subject: Subject) {
+    let store = subject.open().await;
+    for key in ["replaced", "swept"] {
+        let granted = run(&*store, guarded(key, START)).await;
+        let attempt = granted.fence.attempt;
+        let released = completion(counterfoil_core::Event::NotApplied { attempt }, after(10));
+        store.complete(granted.fence, released).await.unwrap();
+        let kept = sweep(&*store, 30 * DAY + 9).await;
+        assert_eq!((kept.results, kept.receipts), (0, 0), "{key}");
+        if key == "swept" {
+            assert_eq!(sweep(&*store, 30 * DAY + 10).await.receipts, 1);
+            assert_eq!(store.get(granted.fence.operation_id).await.unwrap(), None);
+        }
+        let new = run(&*store, guarded(key, after(30 * DAY + 10))).await;
+        assert_ne!(new.fence.operation_id, granted.fence.operation_id, "{key}");
+        assert_eq!(new.fence.attempt, 1, "{key}");
+    }
+}

@@ -1,5 +1,5 @@
 use counterfoil_core::{
-    Decision, Event, EventRecord, Kept, Knowledge, Mode, Receipt, State, Timestamp, next,
+    Decision, Event, EventRecord, Kept, Knowledge, Receipt, State, Timestamp, next,
 };
 use counterfoil_store::{Error, Fence, Found, StoredReply};
 
@@ -75,39 +75,28 @@ impl StoredRow {
                 None => with.without_reply,
             };
             self.reply = with.reply;
+        } else if state == State::Free {
+            self.receipt.finished_at = Some(with.at);
         }
         Ok(())
     }
 
     /// Records a lapsed lease or an abandoned question as what it is; whether there was one.
     pub(super) fn lapse(&mut self, now: Timestamp) -> Result<bool, Error> {
-        if now < self.receipt.lease_until || self.receipt.mode == Mode::Dispatched {
+        let Some(event) = self.receipt.overdue(now) else {
             return Ok(false);
-        }
-        match self.receipt.status.state {
-            State::Running | State::CancelRequested => {
-                let attempt = self.receipt.status.attempts.latest();
-                let with = Circumstances {
-                    without_reply: Kept::AnswerLost,
-                    ..Circumstances::bare(now, "lease lapsed")
-                };
-                self.learn(Event::Lost { attempt }, with)?;
-                Ok(true)
-            }
-            State::InputRequired => {
-                self.learn(
-                    Event::Abandoned,
-                    Circumstances::bare(now, "question abandoned"),
-                )?;
-                Ok(true)
-            }
-            State::Free
-            | State::Accepted
-            | State::Succeeded
-            | State::Failed
-            | State::Cancelled
-            | State::OutcomeUnknown => Ok(false),
-        }
+        };
+        let reason = if event == Event::Abandoned {
+            "question abandoned"
+        } else {
+            "lease lapsed"
+        };
+        let with = Circumstances {
+            without_reply: Kept::AnswerLost,
+            ..Circumstances::bare(now, reason)
+        };
+        self.learn(event, with)?;
+        Ok(true)
     }
 
     pub(super) fn log(

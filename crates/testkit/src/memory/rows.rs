@@ -46,7 +46,7 @@ impl Rows {
 
     /// Decides, and records a lapsed lease on the way.
     pub(super) fn decide(&mut self, admission: &Admission) -> Result<Decision, Error> {
-        let mut presented = Presented {
+        let presented = Presented {
             fingerprint: admission.fingerprint,
             inputs: admission.inputs,
             token: Some(admission.token),
@@ -54,13 +54,6 @@ impl Rows {
         let now = admission.now;
         let found = self.of_identity(&admission.identity);
         let mut decision = decide(found.map(|row| &row.receipt), &presented, now);
-        let is_over =
-            found.is_some_and(|row| !row.is_open() && !row.receipt.status.state.is_finished());
-        if decision == Decision::Own && is_over {
-            // That admission is history: what became of it is for everybody the same.
-            presented.token = None;
-            decision = decide(found.map(|row| &row.receipt), &presented, now);
-        }
         let lapsed = match decision {
             Decision::Unknown { lapsed, .. } => lapsed,
             Decision::Committed { retry_after } => retry_after.is_none(),
@@ -153,6 +146,7 @@ impl Rows {
             token: admission.token,
             lease_until: admission.now.plus(policy.lease).min(hard_deadline),
             hard_deadline,
+            finished_at: None,
             retention: policy.retention,
             ..row.receipt
         };
@@ -392,7 +386,7 @@ fn fresh(admission: &Admission) -> StoredRow {
             retention: admission.policy.retention,
             kept: Kept::Nothing,
             rounds: Vec::new(),
-            provider_window: admission.policy.provider_window,
+            provider_window: admission.policy.resend_window(),
         },
         reply: None,
         questions: Vec::new(),
