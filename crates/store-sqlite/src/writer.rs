@@ -1,0 +1,364 @@
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use counterfoil_store::Error;
+use rusqlite::Error as Sqlite;
+
+use crate::{
+    connection::{Guarded, Place, pause},
+    error::{is_busy, is_constraint, map},
+    fault::Point,
+    handler::ended,
+    queue::{Class, Job, Queue, as_f64, say_busy},
+    scopes::Scope,
+    settle::Settled,
+    tx::{Shared, Tx},
+};
+
+/// How long another process counts as writing after it was seen to.
+const CONTENDED_FOR: Duration = Duration::from_secs(1);
+/// A pause before the next try, after the database could not be opened or locked.
+const AFTER_FAILURE: Duration = Duration::from_millis(20);
+/// How often a step whose COMMIT failed, and is known not to have taken effect, is run in all.
+const TRIES: u32 = 2;
+
+/// The one thread that writes.
+pub(crate) struct Writer {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) place: Place,
+    pub(crate) connection: Option<Guarded>,
+    pub(crate) writer_id: i64,
+    /// The number of the latest transaction, in the row of this writer.
+    pub(crate) sequence: i64,
+    data_version: Option<i64>,
+    contended_at: Option<Instant>,
+    pauses: u32,
+}
+
+/// What became of a transaction.
+enum Attempt {
+    Committed,
+    /// It was rolled back; the error is the culprit's, if it was alone.
+    Broken(Error),
+    /// Its COMMIT failed, and is known not to have taken effect.
+    NotCommitted(Error),
+    /// Nobody can say.
+    Unknown,
+}
+
+impl Writer {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        queue: Arc<Queue>,
+        place: Place,
+        connection: Guarded,
+        writer_id: i64,
+    ) -> Self {
+        Self {
+            shared,
+            queue,
+            place,
+            connection: Some(connection),
+            writer_id,
+            sequence: 0,
+            data_version: None,
+            contended_at: None,
+            pauses: std::process::id(),
+        }
+    }
+
+    /// Runs until the store is closed and everything waiting is answered.
+    pub(crate) fn run(mut self) {
+        let queue = Arc::clone(&self.queue);
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            while self.queue.wait() {
+                self.turn();
+            }
+            self.sign_off();
+        }));
+        if ran.is_err() {
+            tracing::error!("the writer of the receipt store panicked; the store is closed");
+        }
+        queue.abandon();
+    }
+
+    /// One batch: open the transaction first, then take who is waiting by then.
+    fn turn(&mut self) {
+        if let Err(error) = self.connect() {
+            return self.refuse_all(&error);
+        }
+        let queue = Arc::clone(&self.queue);
+        let closing = self.shared.options.lock_patience;
+        let begun = self.begin(|| {
+            let over = queue.closed_at().is_some_and(|at| at.elapsed() > closing);
+            queue.expire() && !over
+        });
+        match begun {
+            Ok(true) => {}
+            Ok(false) => {
+                let over = queue.closed_at().is_some_and(|at| at.elapsed() > closing);
+                if over {
+                    queue.abandon();
+                }
+                return;
+            }
+            Err(error) => {
+                self.connection = None;
+                return self.refuse_all(&error);
+            }
+        }
+        let batch = self.queue.take(self.shared.options.batch_max);
+        if batch.is_empty() {
+            return self.roll_back();
+        }
+        self.together(batch);
+        self.let_others_in();
+    }
+
+    /// Nothing can be written now: who is waiting is told so.
+    fn refuse_all(&mut self, error: &Sqlite) {
+        let error = map(error);
+        tracing::warn!(%error, "the receipt store cannot write");
+        for job in self.queue.take(self.shared.options.batch_max) {
+            job.member.fail(error.clone());
+        }
+        std::thread::sleep(AFTER_FAILURE);
+    }
+
+    /// The connection, opened again if it was given up.
+    pub(crate) fn connect(&mut self) -> Result<(), Sqlite> {
+        if self.connection.is_none() {
+            self.shared.options.seam.at(Point::Reopen)?;
+            self.connection = Some(self.place.writer(&self.shared.options)?);
+            self.data_version = None;
+        }
+        Ok(())
+    }
+
+    fn guarded(&mut self) -> Result<&mut Guarded, Sqlite> {
+        self.connect()?;
+        self.connection.as_mut().ok_or(Sqlite::InvalidQuery)
+    }
+
+    /// Begins a transaction; polls while another process has one and `waits` says so. `false` if
+    /// it was not begun.
+    fn begin(&mut self, mut waits: impl FnMut() -> bool) -> Result<bool, Sqlite> {
+        loop {
+            self.shared.options.seam.at(Point::Begin)?;
+            let begun = self
+                .guarded()?
+                .sqlite
+                .prepare_cached("BEGIN IMMEDIATE")
+                .and_then(|mut begin| begin.execute([]));
+            match begun {
+                Ok(_) => {
+                    self.look_around()?;
+                    return Ok(true);
+                }
+                Err(error) if is_busy(&error) => {
+                    if !waits() {
+                        return Ok(false);
+                    }
+                    self.pauses = self.pauses.wrapping_add(1);
+                    pause(self.pauses);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Whether another connection has written since the last transaction.
+    fn look_around(&mut self) -> Result<(), Sqlite> {
+        let version: i64 = self
+            .guarded()?
+            .sqlite
+            .prepare_cached("PRAGMA data_version")?
+            .query_row([], |row| row.get(0))?;
+        let before = self.data_version.replace(version);
+        if before.is_some_and(|before| before != version) {
+            self.contended_at = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// A writer that polls for the lock would hardly ever find it free between two batches.
+    fn let_others_in(&mut self) {
+        if self
+            .contended_at
+            .is_some_and(|at| at.elapsed() < CONTENDED_FOR)
+        {
+            self.pauses = self.pauses.wrapping_add(1);
+            pause(self.pauses);
+        }
+    }
+
+    pub(crate) fn roll_back(&mut self) {
+        let Some(guarded) = &self.connection else {
+            return;
+        };
+        if guarded.sqlite.is_autocommit() {
+            return;
+        }
+        if guarded.sqlite.execute_batch("ROLLBACK").is_err() {
+            // Closing it ends whatever it still holds.
+            self.connection = None;
+        }
+    }
+
+    /// Runs a batch in the transaction that is open.
+    fn together(&mut self, mut batch: Vec<Job>) {
+        metrics::histogram!("counterfoil_store_batch_size").record(as_f64(batch.len()));
+        match self.attempt(&mut batch) {
+            Attempt::Committed => answer(batch),
+            Attempt::Broken(error) if batch.len() == 1 => fail(batch, &error),
+            // Nobody is answered from a broken batch: each is run again, and decided again.
+            Attempt::Broken(_) | Attempt::NotCommitted(_) => {
+                for job in batch {
+                    self.alone(job);
+                }
+            }
+            Attempt::Unknown => fail(batch, &Error::CommitUnknown),
+        }
+    }
+
+    /// Runs one step in a transaction of its own.
+    fn alone(&mut self, job: Job) {
+        let mut job = [job];
+        for attempt in 1..=TRIES {
+            let deadline = job[0].deadline;
+            let queue = Arc::clone(&self.queue);
+            let closing = self.shared.options.lock_patience;
+            let begun = self.begin(|| {
+                let over = queue.closed_at().is_some_and(|at| at.elapsed() > closing);
+                !over && deadline.is_none_or(|deadline| Instant::now() < deadline)
+            });
+            match begun {
+                Ok(true) => {}
+                Ok(false) => {
+                    let error = if job[0].class == Class::Complete {
+                        Error::Unavailable("the store was closed while it was locked".to_owned())
+                    } else {
+                        say_busy()
+                    };
+                    return fail(job, &error);
+                }
+                Err(error) => {
+                    self.connection = None;
+                    return fail(job, &map(&error));
+                }
+            }
+            match self.attempt(&mut job) {
+                Attempt::Committed => return answer(job),
+                Attempt::Broken(error) => return fail(job, &error),
+                Attempt::NotCommitted(error) if attempt == TRIES => return fail(job, &error),
+                Attempt::NotCommitted(_) => {}
+                Attempt::Unknown => return fail(job, &Error::CommitUnknown),
+            }
+        }
+    }
+
+    /// Runs steps in the transaction that is open, and commits it.
+    fn attempt(&mut self, jobs: &mut [Job]) -> Attempt {
+        self.sequence += 1;
+        let created = match self.run_members(jobs) {
+            Ok(created) => created,
+            Err(error) => {
+                self.roll_back();
+                return Attempt::Broken(error);
+            }
+        };
+        let start = Instant::now();
+        let committed = self.commit();
+        metrics::histogram!("counterfoil_store_commit_seconds").record(start.elapsed());
+        match committed {
+            Ok(()) => {}
+            Err(error) if self.is_open() => {
+                self.roll_back();
+                return if is_constraint(&error) {
+                    Attempt::Broken(map(&error))
+                } else {
+                    Attempt::NotCommitted(map(&error))
+                };
+            }
+            Err(error) => match self.settle() {
+                Settled::TookEffect => {}
+                Settled::DidNot => return Attempt::NotCommitted(map(&error)),
+                Settled::Unknown => return Attempt::Unknown,
+            },
+        }
+        for (name, scope) in created {
+            self.shared.scopes.put(name, scope);
+        }
+        Attempt::Committed
+    }
+
+    fn is_open(&self) -> bool {
+        self.connection
+            .as_ref()
+            .is_some_and(|guarded| !guarded.sqlite.is_autocommit())
+    }
+
+    fn run_members(
+        &mut self,
+        jobs: &mut [Job],
+    ) -> Result<std::collections::HashMap<String, Scope>, Error> {
+        let shared = Arc::clone(&self.shared);
+        let (writer_id, sequence) = (self.writer_id, self.sequence);
+        let guarded = self.guarded().map_err(|error| map(&error))?;
+        let mut tx = Tx::new(guarded, &shared);
+        for job in jobs {
+            if let Err(error) = shared.options.seam.at(Point::Member) {
+                // What SQLite does by itself when the disk is full.
+                let _ = tx.sqlite().execute_batch("ROLLBACK");
+                return Err(map(&error));
+            }
+            job.member.run(&mut tx)?;
+            if tx.has_ended() {
+                return Err(ended());
+            }
+        }
+        tx.seal(writer_id, sequence).map_err(|error| map(&error))?;
+        Ok(tx.into_created())
+    }
+
+    fn commit(&mut self) -> Result<(), Sqlite> {
+        let shared = Arc::clone(&self.shared);
+        let sqlite = &self.guarded()?.sqlite;
+        if let Err(error) = shared.options.seam.at(Point::Commit) {
+            sqlite.execute_batch("ROLLBACK")?;
+            return Err(error);
+        }
+        sqlite.prepare_cached("COMMIT")?.execute([])?;
+        shared.options.seam.at(Point::Committed)
+    }
+
+    /// This writer will not be asked about its last transaction any more.
+    fn sign_off(&mut self) {
+        let id = self.writer_id;
+        if let Ok(guarded) = self.guarded() {
+            let forgotten = guarded
+                .sqlite
+                .execute("DELETE FROM counterfoil_writers WHERE id = ?1", [id]);
+            if let Err(error) = forgotten {
+                tracing::debug!(error = %crate::error::message(&error), "the writer's row stays");
+            }
+        }
+        self.connection = None;
+    }
+}
+
+fn answer(jobs: impl IntoIterator<Item = Job>) {
+    for job in jobs {
+        job.member.answer();
+    }
+}
+
+fn fail(jobs: impl IntoIterator<Item = Job>, error: &Error) {
+    for job in jobs {
+        job.member.fail(error.clone());
+    }
+}
