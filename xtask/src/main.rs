@@ -7,6 +7,7 @@
     reason = "a development tool: it reads the environment as a binary does"
 )]
 
+mod bench;
 mod dependencies;
 mod files;
 mod install;
@@ -19,9 +20,12 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask test [--fast]
+       cargo xtask bench [--quick]
 
   test          installs what is missing, then runs every check and every test
-  test --fast   formatting, lints, unit and integration tests; no real clients, no kill rounds";
+  test --fast   formatting, lints, unit and integration tests; no real clients, no kill rounds
+  bench         measures against a bare echo, a transaction per request and a bare MCP server
+  bench --quick the same with short rounds and small databases";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -29,6 +33,7 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["test"] => test::run(test::Extent::Whole),
         ["test", "--fast"] => test::run(test::Extent::Fast),
+        ["bench", rest @ ..] => bench::run(rest),
         ["guard", mark] => processes::guard(mark),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

@@ -1,0 +1,138 @@
+//! Measures Counterfoil against what it is compared with, all in one run on one machine: a bare
+//! echo, a transaction for each request, a bare MCP server, and itself at another size. Ratios are
+//! what counts; the absolutes are the machine's. `cargo xtask bench` builds and runs it.
+
+mod callers;
+mod child;
+mod error;
+mod keys;
+mod load;
+mod parts;
+mod report;
+mod request;
+mod scale;
+mod servers;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
+
+use clap::{Parser, Subcommand, ValueEnum};
+use counterfoil_engine::{Clock as _, SystemClock};
+
+pub(crate) use error::Error;
+use parts::Bench;
+use report::Report;
+use scale::Scale;
+use servers::Which;
+
+/// Measures Counterfoil and prints the targets that are met and those that are not.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Short rounds and small databases: shows that everything works.
+    #[arg(long)]
+    quick: bool,
+    /// Only these parts.
+    #[arg(long, value_enum)]
+    only: Vec<Part>,
+    /// Receipts of the large database, other than 1,000,000 (100,000 if quick).
+    #[arg(long)]
+    receipts: Option<u64>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// One of the servers that are measured; ends when standard input closes.
+    #[command(hide = true)]
+    Serve {
+        /// Which one.
+        which: Which,
+        /// Where its data lies.
+        #[arg(long)]
+        data: PathBuf,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Starts and idle memory.
+    Start,
+    /// REST against a bare echo and a transaction for each request.
+    Rest,
+    /// The MCP endpoint against a bare server.
+    Tools,
+    /// The store without a front end.
+    Store,
+    /// A small and a large database.
+    Growth,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match &arguments.command {
+        Some(Command::Serve { which, data }) => servers::serve(*which, data),
+        None => run(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Error> {
+    let begun = Instant::now();
+    let program = std::env::current_exe().map_err(Error::io("finding this program"))?;
+    let release = program.parent().unwrap_or(Path::new("."));
+    let target = release.parent().unwrap_or(release);
+    // Beside the build, because a folder for temporary files may lie in memory.
+    let folder = tempfile::Builder::new()
+        .prefix("bench-")
+        .tempdir_in(target)
+        .map_err(Error::io("creating a folder"))?;
+    let mut scale = if arguments.quick {
+        Scale::quick()
+    } else {
+        Scale::full()
+    };
+    scale.large = arguments.receipts.unwrap_or(scale.large);
+    let bench = Bench {
+        scale,
+        binary: release.join(format!("counterfoil{}", std::env::consts::EXE_SUFFIX)),
+        folder: folder.path().to_owned(),
+    };
+    let mut report = Report {
+        at: u64::try_from(SystemClock::new().now().as_millis() / 1000).unwrap_or(0),
+        cores: std::thread::available_parallelism().map_or(0, usize::from),
+        quick: arguments.quick,
+        ..Report::default()
+    };
+    println!(
+        "{} cores; every figure is the median of {} rounds of {:.0} s; the generator shares the cores",
+        report.cores,
+        scale.rounds,
+        scale.round.as_secs_f64()
+    );
+    for part in Part::value_variants() {
+        if !arguments.only.is_empty() && !arguments.only.contains(part) {
+            continue;
+        }
+        match part {
+            Part::Start => parts::start::measure(&bench, &mut report)?,
+            Part::Rest => parts::rest::measure(&bench, &mut report)?,
+            Part::Tools => parts::tools::measure(&bench, &mut report)?,
+            Part::Store => parts::store::measure(&bench, &mut report)?,
+            Part::Growth => parts::growth::measure(&bench, &mut report)?,
+        }
+    }
+    report.seconds = begun.elapsed().as_secs_f64();
+    report.print_targets();
+    println!("\n{:.0} s", report.seconds);
+    report.append_to(&target.join("bench.jsonl"))
+}
