@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-// mod exploration;
+mod exploration;
 mod golden;
 mod json;
 mod transitions;
