@@ -79,6 +79,8 @@ fn learn(
         if let Some(reply) = with.reply {
             rows::put_result(tx.sqlite(), stored.id, reply)?;
         }
+    } else if state == State::Free {
+        receipt.finished_at = Some(with.at);
     }
     rows::update(tx.sqlite(), stored)?;
     tx.count(stored.workspace, before.state, state);
@@ -156,32 +158,24 @@ pub(crate) fn mark_committed(tx: &mut Tx<'_>, fence: Fence) -> Stepped<()> {
 
 /// Records a lapsed lease or an abandoned question as what it is; whether there was one.
 pub(crate) fn lapse_one(tx: &mut Tx<'_>, stored: &mut Stored, now: Timestamp) -> Stepped<bool> {
-    let receipt = &stored.receipt;
-    if now < receipt.lease_until || receipt.mode == Mode::Dispatched {
+    if stored.receipt.mode == Mode::Dispatched {
+        // Its worker takes it up.
         return Ok(false);
     }
-    match receipt.status.state {
-        State::Running | State::CancelRequested => {
-            let attempt = receipt.status.attempts.latest();
-            let with = Circumstances {
-                without_reply: Kept::AnswerLost,
-                ..Circumstances::bare(now, "lease lapsed")
-            };
-            learn(tx, stored, Event::Lost { attempt }, &with)?;
-            Ok(true)
-        }
-        State::InputRequired => {
-            let with = Circumstances::bare(now, "question abandoned");
-            learn(tx, stored, Event::Abandoned, &with)?;
-            Ok(true)
-        }
-        State::Free
-        | State::Accepted
-        | State::Succeeded
-        | State::Failed
-        | State::Cancelled
-        | State::OutcomeUnknown => Ok(false),
-    }
+    let Some(event) = stored.receipt.overdue(now) else {
+        return Ok(false);
+    };
+    let reason = if event == Event::Abandoned {
+        "question abandoned"
+    } else {
+        "lease lapsed"
+    };
+    let with = Circumstances {
+        without_reply: Kept::AnswerLost,
+        ..Circumstances::bare(now, reason)
+    };
+    learn(tx, stored, event, &with)?;
+    Ok(true)
 }
 
 /// Records up to `limit` of them, the longest lapsed first; how many.

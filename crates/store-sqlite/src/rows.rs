@@ -185,9 +185,10 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Inserts a receipt; its row id.
+/// Inserts a receipt at `id`, or after all others; its row id.
 pub(crate) fn insert(
     connection: &Connection,
+    id: Option<i64>,
     stored: &Stored,
     locator: i64,
     parameters: Option<&str>,
@@ -198,9 +199,9 @@ pub(crate) fn insert(
             "INSERT INTO counterfoil_receipts(scope, workspace, locator, operation_id, token,
                 fingerprint, state, mode, kept, committed, version, event_count, attempts, round,
                 rounds, created_at, lease_until, hard_deadline, finished_at, replay_ms,
-                tombstone_ms, provider_ms, parameters, key)
+                tombstone_ms, provider_ms, parameters, key, id)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17,
-                ?18, ?19, ?20, ?21, ?22, ?23, ?24)",
+                ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)",
         )?
         .insert(rusqlite::params![
             stored.scope,
@@ -227,6 +228,7 @@ pub(crate) fn insert(
             millis(receipt.provider_window),
             parameters,
             receipt.identity.key.as_str(),
+            id,
         ])
 }
 

@@ -5,15 +5,15 @@ use rusqlite::{CachedStatement, Connection, Error as Sqlite, types::ValueRef};
 
 use crate::error::map;
 
-/// Prepares and binds. The space keeps an application's statement from being the same as one of
-/// the store's own, which was prepared with other rights.
+/// Prepares and binds. The mark keeps an application's statement from being the same as one of the
+/// store's own in the connection's collection, which was prepared with other rights.
 fn prepared<'c>(
     connection: &'c Connection,
     sql: &str,
     parameters: &[Value],
 ) -> Result<CachedStatement<'c>, Error> {
     let mut statement = connection
-        .prepare_cached(&format!(" {sql}"))
+        .prepare_cached(&format!("/* app */ {sql}"))
         .map_err(|error| map(&error))?;
     let mut highest = 0;
     for index in 1..=statement.parameter_count() {

@@ -37,7 +37,7 @@ pub(crate) struct Judged {
 
 /// Decides, and records a lapsed lease on the way.
 pub(crate) fn judge(tx: &mut Tx<'_>, admission: &Admission) -> Stepped<Judged> {
-    let mut presented = Presented {
+    let presented = Presented {
         fingerprint: admission.fingerprint,
         inputs: admission.inputs,
         token: Some(admission.token),
@@ -46,13 +46,6 @@ pub(crate) fn judge(tx: &mut Tx<'_>, admission: &Admission) -> Stepped<Judged> {
     let mut stored = tx.of_identity(&admission.identity)?;
     let found = stored.as_ref().map(|stored| &stored.receipt);
     let mut decision = decide(found, &presented, now);
-    if decision == Decision::Own
-        && found.is_some_and(|own| !is_open(own) && !own.status.state.is_finished())
-    {
-        // That admission is history: what became of it is for everybody the same.
-        presented.token = None;
-        decision = decide(found, &presented, now);
-    }
     let lapsed = match decision {
         Decision::Unknown { lapsed, .. } => lapsed,
         Decision::Committed { retry_after } => retry_after.is_none(),
@@ -177,6 +170,7 @@ pub(crate) fn draft(
     receipt.token = admission.token;
     receipt.hard_deadline = admission.now.plus(policy.attempt_limit);
     receipt.lease_until = admission.now.plus(policy.lease).min(receipt.hard_deadline);
+    receipt.finished_at = None;
     receipt.retention = policy.retention;
     Ok(Draft {
         standing,
@@ -202,7 +196,7 @@ fn fresh(admission: &Admission) -> Receipt {
         retention: admission.policy.retention,
         kept: Kept::Nothing,
         rounds: Vec::new(),
-        provider_window: admission.policy.provider_window,
+        provider_window: admission.policy.resend_window(),
     }
 }
 
@@ -221,7 +215,11 @@ pub(crate) fn write(
             return Err(Halt::Said(Error::Quota { limit }));
         }
     }
+    let mut place = None;
     if let Some(replaced) = &draft.replaced {
+        // An admission repeated after all its windows is still one operation.
+        let same = replaced.receipt.operation_id == draft.receipt.operation_id;
+        place = same.then_some(replaced.id);
         rows::delete(tx.sqlite(), replaced.id)?;
         tx.count(
             replaced.workspace,
@@ -259,7 +257,7 @@ pub(crate) fn write(
                 event_count: 1,
                 receipt: draft.receipt,
             };
-            stored.id = rows::insert(tx.sqlite(), &stored, locator, parameters.as_deref())?;
+            stored.id = rows::insert(tx.sqlite(), place, &stored, locator, parameters.as_deref())?;
             stored.event_count = 0;
             rows::put_event(tx.sqlite(), &mut stored, &event)?;
             stored

@@ -3,12 +3,12 @@
 //! What may go is looked for on a reading connection, so that the writer is only asked for what
 //! there is to delete; it judges each row again before it does.
 
-use counterfoil_core::{Kept, Phase, Retention, Timestamp};
+use counterfoil_core::{Kept, Phase, Timestamp};
 use counterfoil_store::{SweepPlan, Swept};
-use rusqlite::{Connection, OptionalExtension as _};
+use rusqlite::Connection;
 
 use crate::{
-    rows::{self, Unreadable},
+    rows::{self, Stored, Unreadable, receipt_columns, receipt_tables},
     tx::{Stepped, Tx},
 };
 
@@ -22,59 +22,40 @@ pub(crate) struct Due {
     pub(crate) next: Option<i64>,
 }
 
-struct Aged {
-    created_at: Timestamp,
-    finished_at: Option<Timestamp>,
-    retention: Retention,
-    kept: Option<Kept>,
-}
-
-impl Aged {
-    /// From id, created, finished, replay, tombstone and kept.
-    fn decode(row: &rusqlite::Row<'_>) -> Result<Self, rusqlite::Error> {
-        Ok(Self {
-            created_at: Timestamp::from_millis(row.get(1)?),
-            finished_at: row.get::<_, Option<i64>>(2)?.map(Timestamp::from_millis),
-            retention: Retention {
-                replay_for: rows::duration(row.get(3)?),
-                tombstone_for: rows::duration(row.get(4)?),
-            },
-            kept: Kept::from_byte(row.get(5)?),
-        })
-    }
-
-    fn phase(&self, horizon: Timestamp) -> Phase {
-        self.retention.phase(self.finished_at, horizon)
-    }
-}
-
 /// The receipts after `plan.after` that something is to be deleted of.
 pub(crate) fn due(connection: &Connection, plan: SweepPlan) -> Result<Due, Unreadable> {
     let limit = i64::from(plan.limit.max(1));
-    let mut statement = connection.prepare_cached(
-        "SELECT id, created_at, finished_at, replay_ms, tombstone_ms, kept
-         FROM counterfoil_receipts WHERE id > ?1 ORDER BY id LIMIT ?2",
-    )?;
+    let mut statement = connection.prepare_cached(concat!(
+        "SELECT ",
+        receipt_columns!(),
+        receipt_tables!(),
+        "WHERE r.id > ?1 ORDER BY r.id LIMIT ?2"
+    ))?;
     let mut found = statement.query([plan.after, limit])?;
     let mut due = Due::default();
     let mut looked_at = 0;
     let mut last = plan.after;
     let mut any_old = false;
     while let Some(row) = found.next()? {
-        let id: i64 = row.get(0)?;
-        let aged = Aged::decode(row)?;
+        last = row.get(0)?;
         looked_at += 1;
-        last = id;
         // Not the first young row ends the sweep but a whole step of them: a clock that jumped
         // may have left some among old ones.
-        any_old |= aged.created_at <= plan.horizon;
-        let wanted = match aged.phase(plan.horizon) {
+        any_old |= row.get::<_, i64>(15)? <= plan.horizon.as_millis();
+        // What neither finished nor was released never ages: no need to read all of it.
+        if row.get::<_, Option<i64>>(18)?.is_none() {
+            continue;
+        }
+        let stored = rows::decode(row)?;
+        let wanted = match stored.receipt.phase(plan.horizon) {
             Phase::Live => false,
-            Phase::Tombstone => aged.kept == Some(Kept::Stored) || has_questions(connection, id)?,
+            Phase::Tombstone => {
+                stored.receipt.kept == Kept::Stored || has_questions(connection, stored.id)?
+            }
             Phase::Gone => true,
         };
         if wanted {
-            due.ids.push(id);
+            due.ids.push(stored.id);
         }
     }
     let more = looked_at == limit && any_old && exists_after(connection, last)?;
@@ -94,32 +75,38 @@ fn exists_after(connection: &Connection, id: i64) -> Result<bool, rusqlite::Erro
         .exists([id])
 }
 
+fn of_id(connection: &Connection, id: i64) -> Result<Option<Stored>, Unreadable> {
+    let mut statement = connection.prepare_cached(concat!(
+        "SELECT ",
+        receipt_columns!(),
+        receipt_tables!(),
+        "WHERE r.id = ?1"
+    ))?;
+    let mut found = statement.query([id])?;
+    match found.next()? {
+        Some(row) => rows::decode(row).map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Deletes what is past its time of these receipts.
 pub(crate) fn sweep(tx: &mut Tx<'_>, ids: &[i64], horizon: Timestamp) -> Stepped<Swept> {
     let mut swept = Swept::default();
     for id in ids {
-        let aged = tx
-            .sqlite()
-            .prepare_cached(
-                "SELECT id, created_at, finished_at, replay_ms, tombstone_ms, kept
-                 FROM counterfoil_receipts WHERE id = ?1",
-            )?
-            .query_row([id], Aged::decode)
-            .optional()?;
-        let Some(aged) = aged else {
+        let Some(stored) = of_id(tx.sqlite(), *id)? else {
             continue;
         };
-        match aged.phase(horizon) {
+        match stored.receipt.phase(horizon) {
             Phase::Live => {}
             Phase::Tombstone => {
                 if rows::delete_answers(tx.sqlite(), *id)? > 0 {
                     tx.sqlite()
-                        .prepare_cached("UPDATE counterfoil_receipts SET kept = 0 WHERE id = ?1")?
-                        .execute([id])?;
+                        .prepare_cached("UPDATE counterfoil_receipts SET kept = ?2 WHERE id = ?1")?
+                        .execute((*id, Kept::Nothing.to_byte()))?;
                     swept.results += 1;
                 }
             }
-            // Only finished receipts age, so the tally of unresolved ones does not change.
+            // Only finished and released receipts age, so the tally of unresolved ones stays.
             Phase::Gone => {
                 rows::delete(tx.sqlite(), *id)?;
                 swept.receipts += 1;
