@@ -1,1 +1,27 @@
-//! Whole-process tests.
+//! Harness of the whole-process tests: starts the real binary on a data folder, speaks HTTP and
+//! MCP to it byte by byte, kills it and starts it again.
+//!
+//! A test fails by panicking here, with what the server printed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "test code"
+)]
+
+mod binary;
+mod folder;
+mod http;
+mod mcp;
+mod random;
+mod server;
+mod wait;
+
+pub use binary::{built, clients, fixture};
+pub use folder::Folder;
+pub use http::{Http, Reply, Request};
+pub use mcp::{Mcp, Said};
+pub use random::Random;
+pub use server::{Fixture, Server};
+pub use wait::until;
