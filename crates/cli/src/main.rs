@@ -1,2 +1,52 @@
-//! The binary.
-fn main() {}
+//! The binary `counterfoil`: arguments, configuration, wiring and exit codes. Nothing else.
+
+mod args;
+mod check;
+mod config;
+mod environment;
+mod exit;
+mod folder;
+mod keys;
+mod mcp;
+mod open;
+mod operations;
+mod output;
+mod serve;
+mod sweep;
+mod telemetry;
+mod welcome;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+
+use args::{Cli, Command, Config};
+use exit::Failure;
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            failure.exit.into()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    match cli.command {
+        Command::Serve(serve) => serve::run(&serve),
+        Command::Mcp(mcp) => mcp::run(&mcp),
+        Command::Keys(keys) => keys::run(keys),
+        Command::Operations(operations) => operations::run(operations),
+        Command::Sweep(reading) => sweep::run(&reading),
+        Command::Config(Config::Check(reading)) => check::run(&reading),
+        Command::Completions { shell } => completions(shell),
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "counterfoil", &mut script);
+    output::print(&String::from_utf8_lossy(&script))
+}

@@ -1,0 +1,227 @@
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::config::Flags;
+
+/// Makes an agent's tool calls safe to retry.
+#[derive(Debug, Parser)]
+#[command(
+    name = "counterfoil",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "Settings come from counterfoil.toml, then the environment (COUNTERFOIL_SECTION_KEY), then flags;\n\
+                  `counterfoil config check` shows what is in force and why.\n\n\
+                  Exit codes: 0 done, 1 failure, 2 wrong command line, 3 wrong configuration,\n\
+                  4 store or data folder unusable, 5 not found, 6 cannot listen."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve REST and MCP over HTTP
+    Serve(Serve),
+    /// Serve MCP to one local client
+    Mcp(Mcp),
+    /// Agent keys: the credentials of callers
+    #[command(subcommand)]
+    Keys(Keys),
+    /// What became of calls
+    #[command(subcommand)]
+    Operations(Operations),
+    /// Record lapsed leases and free the space of expired receipts
+    ///
+    /// A receipt is purged only when two sweeps at least an hour apart, by a clock that no
+    /// adjustment moves, both find it past its time. The first sweep therefore purges nothing, and
+    /// a jump of the wall clock purges nothing either. A running server sweeps hourly by itself.
+    Sweep(Reading),
+    /// The configuration
+    #[command(subcommand)]
+    Config(Config),
+    /// Print a completion script
+    Completions {
+        /// For which shell
+        shell: Shell,
+    },
+}
+
+/// Where things are. Every command takes these.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Place {
+    /// Folder of the database and the first agent key [default: ./counterfoil-data]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) data: Option<PathBuf>,
+    /// Configuration file [default: ./counterfoil.toml, if it is there]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+impl Place {
+    pub(crate) fn flags(&self) -> Flags {
+        let data = self.data.as_ref();
+        Flags {
+            config: self.config.clone(),
+            values: data
+                .map(|data| ("server.data", "--data", data.display().to_string()))
+                .into_iter()
+                .collect(),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// Address and port to listen on [default: 127.0.0.1:8700]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen: Option<String>,
+    /// Listen on an address that other machines reach. There is no TLS here: put a proxy in front
+    #[arg(long)]
+    pub(crate) allow_remote: bool,
+}
+
+impl Serve {
+    pub(crate) fn flags(&self) -> Flags {
+        let mut flags = self.place.flags();
+        if let Some(listen) = &self.listen {
+            let flag = ("server.listen", "--listen", listen.clone());
+            flags.values.push(flag);
+        }
+        if self.allow_remote {
+            let flag = ("server.allow_remote", "--allow-remote", "true".to_owned());
+            flags.values.push(flag);
+        }
+        flags
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Mcp {
+    /// Speak MCP on standard input and output (the only way yet)
+    #[arg(long, required = true)]
+    pub(crate) stdio: bool,
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// File whose only line is the agent key to act as [default: FOLDER/agent-key]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) agent_key_file: Option<PathBuf>,
+}
+
+/// A command that reads, or reports what it did.
+#[derive(Debug, Args)]
+pub(crate) struct Reading {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum RoleName {
+    /// Calls, and sees its own operations
+    Member,
+    /// Also sees the workspace's operations and handles its keys
+    Admin,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Keys {
+    /// Issue a key; its secret is shown once
+    Issue {
+        #[command(flatten)]
+        reading: Reading,
+        /// In this workspace, which is created if it is not there
+        #[arg(long, value_name = "W", default_value = counterfoil_server::DEFAULT_WORKSPACE)]
+        workspace: String,
+        /// What people call it
+        #[arg(long, value_name = "N")]
+        name: String,
+        /// What it may do
+        #[arg(long, value_enum, default_value = "member")]
+        role: RoleName,
+    },
+    /// List the keys of a workspace, without secrets
+    List {
+        #[command(flatten)]
+        reading: Reading,
+        /// Of this workspace
+        #[arg(long, value_name = "W", default_value = counterfoil_server::DEFAULT_WORKSPACE)]
+        workspace: String,
+    },
+    /// Replace the secret of a key; its id and its receipts stay
+    Rotate {
+        #[command(flatten)]
+        reading: Reading,
+        /// The key's id, `ak_…`
+        id: String,
+    },
+    /// Revoke a key for good, at once
+    Revoke {
+        #[command(flatten)]
+        reading: Reading,
+        /// The key's id, `ak_…`
+        id: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum VerdictName {
+    /// It happened
+    Happened,
+    /// It did not happen, and no attempt of it still can
+    NotHappened,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Operations {
+    /// List operations, those in doubt first
+    List {
+        #[command(flatten)]
+        reading: Reading,
+        /// Of this workspace
+        #[arg(long, value_name = "W", default_value = counterfoil_server::DEFAULT_WORKSPACE)]
+        workspace: String,
+        /// Only in this state
+        #[arg(long)]
+        state: Option<String>,
+        /// At most this many, 1 to 100
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+        /// Go on from here
+        #[arg(long)]
+        cursor: Option<String>,
+    },
+    /// Show what happened to an operation, event by event
+    Show {
+        #[command(flatten)]
+        reading: Reading,
+        /// The operation's id, `op_…`
+        id: String,
+    },
+    /// Settle an operation in doubt, after looking at its target
+    Resolve {
+        #[command(flatten)]
+        reading: Reading,
+        /// The operation's id, `op_…`
+        id: String,
+        /// What was found out
+        #[arg(long = "as", value_enum, value_name = "VERDICT")]
+        verdict: VerdictName,
+        /// How it was found out; kept in the event log
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Check the configuration and print what is in force and where it comes from
+    Check(Reading),
+}

@@ -1,0 +1,241 @@
+//! `counterfoil.toml` < environment < flags. Every value remembers where it came from.
+
+mod layers;
+mod settings;
+
+use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+
+pub(crate) use layers::{Flags, Found, Layers, layers};
+pub(crate) use settings::{SETTINGS, Setting};
+
+use crate::exit::{Exit, Failure};
+
+/// What is in force, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) listen: SocketAddr,
+    pub(crate) data: PathBuf,
+    pub(crate) allow_remote: bool,
+    pub(crate) replay_for: Duration,
+    pub(crate) tombstone_for: Duration,
+    pub(crate) meta_prefix: String,
+    pub(crate) allowed_hosts: Vec<String>,
+    pub(crate) allowed_origins: Vec<String>,
+    pub(crate) body_bytes_max: usize,
+    pub(crate) connections_max: usize,
+    pub(crate) headers_max: usize,
+    pub(crate) queue_max: usize,
+    pub(crate) rate_per_second: u32,
+    pub(crate) rate_burst: u32,
+    pub(crate) drain: Duration,
+    pub(crate) lock_patience: Duration,
+    pub(crate) key_file: Option<PathBuf>,
+    pub(crate) seal_notes: bool,
+    pub(crate) log: String,
+    pub(crate) log_json: bool,
+    pub(crate) otlp_endpoint: Option<String>,
+}
+
+impl Config {
+    /// Reads what is in force.
+    pub(crate) fn load(flags: &Flags) -> Result<Self, Failure> {
+        Self::read(&layers(flags, &crate::environment::variables())?)
+    }
+
+    /// Checks the values of `layers`.
+    pub(crate) fn read(layers: &Layers) -> Result<Self, Failure> {
+        let log_format = text(layers, "telemetry.log_format")?;
+        let config = Self {
+            listen: parsed(layers, "server.listen", "an address and a port, such as 127.0.0.1:8700")?,
+            data: PathBuf::from(text(layers, "server.data")?),
+            allow_remote: parsed(layers, "server.allow_remote", "true or false")?,
+            replay_for: duration(layers, "retention.replay_for")?,
+            tombstone_for: duration(layers, "retention.tombstone_for")?,
+            meta_prefix: text(layers, "mcp.meta_prefix")?,
+            allowed_hosts: list(layers, "mcp.allowed_hosts")?,
+            allowed_origins: list(layers, "mcp.allowed_origins")?,
+            body_bytes_max: bound(layers, "limits.body_bytes_max")?,
+            connections_max: bound(layers, "limits.connections_max")?,
+            headers_max: bound(layers, "limits.headers_max")?,
+            queue_max: bound(layers, "limits.queue_max")?,
+            rate_per_second: parsed(layers, "limits.rate_per_second", NUMBER)?,
+            rate_burst: parsed(layers, "limits.rate_burst", NUMBER)?,
+            drain: duration(layers, "limits.drain")?,
+            lock_patience: duration(layers, "limits.lock_patience")?,
+            key_file: optional(layers, "sealing.key_file")?.map(PathBuf::from),
+            seal_notes: parsed(layers, "sealing.notes", "true or false")?,
+            log: text(layers, "telemetry.log")?,
+            log_json: match log_format.as_str() {
+                "text" => false,
+                "json" => true,
+                _ => return Err(wrong(layers, "telemetry.log_format", "text or json")),
+            },
+            otlp_endpoint: optional(layers, "telemetry.otlp_endpoint")?,
+        };
+        config.check(layers)?;
+        Ok(config)
+    }
+
+    /// What must fit together.
+    fn check(&self, layers: &Layers) -> Result<(), Failure> {
+        let outlives = self.replay_for > self.tombstone_for;
+        if outlives && !self.tombstone_for.is_zero() {
+            return Err(Failure::new(
+                Exit::Config,
+                format!(
+                    "retention.replay_for ({}) is longer than retention.tombstone_for ({})",
+                    text(layers, "retention.replay_for")?,
+                    text(layers, "retention.tombstone_for")?
+                ),
+            )
+            .hint("make tombstone_for at least as long, or 0 for no tombstones"));
+        }
+        if self.seal_notes && self.key_file.is_none() {
+            return Err(Failure::new(
+                Exit::Config,
+                "sealing.notes is on and there is no sealing.key_file",
+            )
+            .hint("write one with: (printf '1 '; openssl rand -base64 32) > sealing.keys"));
+        }
+        if self.otlp_endpoint.is_some() && cfg!(not(feature = "otlp")) {
+            return Err(Failure::new(
+                Exit::Config,
+                "telemetry.otlp_endpoint is set and this build cannot export",
+            )
+            .hint("build with `--features otlp`, or leave it out"));
+        }
+        Ok(())
+    }
+}
+
+const NUMBER: &str = "a whole number, not negative";
+
+fn found<'a>(layers: &'a Layers, name: &str) -> Result<&'a Found, Failure> {
+    layers
+        .get(name)
+        .ok_or_else(|| Failure::new(Exit::Failure, format!("no setting {name}")))
+}
+
+fn text(layers: &Layers, name: &str) -> Result<String, Failure> {
+    Ok(found(layers, name)?.text.clone())
+}
+
+fn optional(layers: &Layers, name: &str) -> Result<Option<String>, Failure> {
+    Ok(Some(text(layers, name)?).filter(|text| !text.is_empty()))
+}
+
+fn list(layers: &Layers, name: &str) -> Result<Vec<String>, Failure> {
+    let text = text(layers, name)?;
+    let items = text.split(',').map(str::trim);
+    Ok(items.filter(|item| !item.is_empty()).map(str::to_owned).collect())
+}
+
+fn parsed<T: FromStr>(layers: &Layers, name: &str, form: &str) -> Result<T, Failure> {
+    let text = text(layers, name)?;
+    text.trim().parse().map_err(|_| wrong(layers, name, form))
+}
+
+/// A bound: zero would refuse everything.
+fn bound(layers: &Layers, name: &str) -> Result<usize, Failure> {
+    match parsed(layers, name, NUMBER)? {
+        0 => Err(wrong(layers, name, "a whole number above 0")),
+        bound => Ok(bound),
+    }
+}
+
+fn duration(layers: &Layers, name: &str) -> Result<Duration, Failure> {
+    let text = text(layers, name)?;
+    if text.trim() == "0" {
+        return Ok(Duration::ZERO);
+    }
+    humantime::parse_duration(text.trim())
+        .map_err(|_| wrong(layers, name, "a duration, such as 48h, 30days or 500ms"))
+}
+
+fn wrong(layers: &Layers, name: &str, form: &str) -> Failure {
+    let source = found(layers, name).map_or_else(|_| String::new(), |f| f.source.to_string());
+    Failure::new(Exit::Config, format!("{name} ({source}) must be {form}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(environment: &[(&str, &str)], file: Option<&str>) -> Result<Layers, Failure> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("counterfoil.toml");
+        std::fs::write(&path, file.unwrap_or_default()).unwrap();
+        let flags = Flags {
+            config: Some(path),
+            values: vec![("server.listen", "--listen", "127.0.0.1:1".to_owned())],
+        };
+        let environment: Vec<_> = environment
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        layers(&flags, &environment)
+    }
+
+    #[test]
+    fn every_default_is_valid() {
+        let config = Config::read(&with(&[], None).unwrap()).unwrap();
+        assert_eq!(config.replay_for, Duration::from_secs(48 * 3600));
+        assert_eq!(config.tombstone_for, Duration::from_secs(30 * 86_400));
+        assert_eq!(config.body_bytes_max, 1_048_576);
+        assert!(config.key_file.is_none());
+    }
+
+    #[test]
+    fn flags_beat_the_environment_beats_the_file() {
+        let file = "[server]\nlisten = \"127.0.0.1:2\"\n[retention]\nreplay_for = \"1h\"\ntombstone_for = 0\n[mcp]\nmeta_prefix = \"assay\"";
+        let variables = [
+            ("COUNTERFOIL_SERVER_LISTEN", "127.0.0.1:3"),
+            ("COUNTERFOIL_RETENTION_REPLAY_FOR", "2h"),
+        ];
+        let layers = with(&variables, Some(file)).unwrap();
+        let config = Config::read(&layers).unwrap();
+        assert_eq!(config.listen.port(), 1);
+        assert_eq!(config.replay_for, Duration::from_secs(7200));
+        assert_eq!(config.tombstone_for, Duration::ZERO);
+        assert_eq!(config.meta_prefix, "assay");
+        let source = |name: &str| layers[name].source.to_string();
+        assert_eq!(source("server.listen"), "flag --listen");
+        assert_eq!(
+            source("retention.replay_for"),
+            "environment COUNTERFOIL_RETENTION_REPLAY_FOR"
+        );
+        assert!(source("mcp.meta_prefix").starts_with("file "));
+        assert_eq!(source("limits.drain"), "default");
+    }
+
+    #[test]
+    fn unknown_names_are_refused_with_the_nearest_right_one() {
+        let said = |result: Result<Layers, Failure>| result.unwrap_err().to_string();
+        let text = said(with(&[], Some("[retention]\nreplay_fro = \"1h\"")));
+        assert!(text.contains("did you mean retention.replay_for?"), "{text}");
+        let text = said(with(&[], Some("[retenton]\nreplay_for = \"1h\"")));
+        assert!(text.contains("did you mean retention?"), "{text}");
+        let text = said(with(&[("COUNTERFOIL_RETENTION_REPLAYFOR", "1h")], None));
+        assert!(text.contains("did you mean COUNTERFOIL_RETENTION_REPLAY_FOR?"), "{text}");
+    }
+
+    #[test]
+    fn wrong_values_say_which_and_what_they_must_be() {
+        for (file, part) in [
+            ("[retention]\nreplay_for = 48", "retention.replay_for"),
+            ("[retention]\nreplay_for = \"soon\"", "must be a duration"),
+            ("[retention]\nreplay_for = \"60days\"", "longer than"),
+            ("[limits]\nqueue_max = 0", "above 0"),
+            ("[limits]\nqueue_max = \"many\"", "a whole number"),
+            ("[sealing]\nnotes = true", "sealing.key_file"),
+            ("[server]\nallow_remote = 1", "true or false"),
+            ("[server\n", "line 1"),
+            ("server = 1", "section"),
+        ] {
+            let result = with(&[], Some(file)).and_then(|layers| Config::read(&layers));
+            let failure = result.unwrap_err();
+            assert_eq!(failure.exit, Exit::Config, "{file}");
+            assert!(failure.to_string().contains(part), "{file}: {failure}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+use counterfoil_core::WorkspaceId;
+use counterfoil_server::{
+    AgentKey, AgentKeys, Issued, NewAgentKey, Role, agent_key_json as to_json, rfc3339,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    args::{Keys, Reading, RoleName},
+    config::Config,
+    exit::{Exit, Failure},
+    open::with_application,
+    output::{print, print_json, table},
+};
+
+pub(crate) fn run(command: Keys) -> Result<(), Failure> {
+    match command {
+        Keys::Issue {
+            reading,
+            workspace,
+            name,
+            role,
+        } => {
+            let new = NewAgentKey {
+                workspace: workspace_id(&workspace)?,
+                name,
+                role: match role {
+                    RoleName::Member => Role::Member,
+                    RoleName::Admin => Role::Admin,
+                },
+            };
+            let issued = with_keys(&reading, async |keys| Ok(keys.issue(new).await?))?;
+            print_issued(&reading, &issued, "issued")
+        }
+        Keys::List { reading, workspace } => {
+            let workspace = workspace_id(&workspace)?;
+            let list = with_keys(&reading, async |keys| Ok(keys.list(&workspace).await?))?;
+            print_list(&reading, &list)
+        }
+        Keys::Rotate { reading, id } => {
+            let issued = with_keys(&reading, async |keys| {
+                let workspace = workspace_of(&keys, &id).await?;
+                Ok(keys.rotate(&workspace, &id).await?)
+            })?;
+            print_issued(&reading, &issued, "rotated")
+        }
+        Keys::Revoke { reading, id } => {
+            let key = with_keys(&reading, async |keys| {
+                let workspace = workspace_of(&keys, &id).await?;
+                Ok(keys.revoke(&workspace, &id).await?)
+            })?;
+            if reading.json {
+                return print_json(&to_json(&key));
+            }
+            print(&format!("revoked {} in workspace {}", key.id, key.workspace))
+        }
+    }
+}
+
+fn with_keys<T>(
+    reading: &Reading,
+    body: impl AsyncFnOnce(AgentKeys) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let config = Config::load(&reading.place.flags())?;
+    with_application(&config, async |application| body(application.agent_keys()).await)
+}
+
+fn workspace_id(text: &str) -> Result<WorkspaceId, Failure> {
+    WorkspaceId::new(text).map_err(|error| Failure::new(Exit::Usage, error.to_string()))
+}
+
+async fn workspace_of(keys: &AgentKeys, id: &str) -> Result<WorkspaceId, Failure> {
+    let found = keys.find(id).await?;
+    let absent = || Failure::from(counterfoil_server::Error::NotFound("agent key"));
+    found.map(|key| key.workspace).ok_or_else(absent)
+}
+
+fn print_issued(reading: &Reading, issued: &Issued, done: &str) -> Result<(), Failure> {
+    let secret = issued.credential.reveal();
+    if reading.json {
+        let mut value = to_json(&issued.agent_key);
+        value["key"] = json!(secret.as_str());
+        return print_json(&value);
+    }
+    let key = &issued.agent_key;
+    print(&format!(
+        "{done} {} in workspace {} ({}); its key is shown this once:\n{}",
+        key.id,
+        key.workspace,
+        key.role,
+        secret.as_str()
+    ))
+}
+
+fn print_list(reading: &Reading, list: &[AgentKey]) -> Result<(), Failure> {
+    if reading.json {
+        let keys: Vec<Value> = list.iter().map(to_json).collect();
+        return print_json(&json!({ "agent_keys": keys }));
+    }
+    let rows: Vec<Vec<String>> = list
+        .iter()
+        .map(|key| {
+            let state = match (key.revoked_at, key.rotated_at) {
+                (Some(at), _) => format!("revoked {}", rfc3339(at)),
+                (None, Some(at)) => format!("rotated {}", rfc3339(at)),
+                (None, None) => "active".to_owned(),
+            };
+            vec![
+                key.id.to_string(),
+                key.role.to_string(),
+                key.name.clone(),
+                rfc3339(key.created_at),
+                state,
+            ]
+        })
+        .collect();
+    print(&table(&["ID", "ROLE", "NAME", "ISSUED", "STATE"], &rows))
+}

@@ -1,0 +1,84 @@
+use std::{path::Path, sync::Arc, time::Duration};
+
+use counterfoil_engine::KeyRing;
+use counterfoil_server::{Application, Rate, Settings};
+use counterfoil_sqlite::{Options, SqliteStore};
+use counterfoil_store::Store;
+
+use crate::{
+    config::Config,
+    exit::{Exit, Failure},
+    folder::Folder,
+};
+
+/// Opens the database of a data folder and starts the application on it.
+pub(crate) async fn application(config: &Config, folder: &Folder) -> Result<Application, Failure> {
+    let store = store(config, folder)?;
+    Ok(Application::start(store, settings(config)?).await?)
+}
+
+fn store(config: &Config, folder: &Folder) -> Result<Arc<dyn Store>, Failure> {
+    let options = Options {
+        queue_max: config.queue_max,
+        lock_patience: config.lock_patience,
+        ..Options::default()
+    };
+    Ok(Arc::new(SqliteStore::open(&folder.database(), options)?))
+}
+
+fn settings(config: &Config) -> Result<Settings, Failure> {
+    let mut settings = Settings::default();
+    settings.retention.replay_for = config.replay_for;
+    settings.retention.tombstone_for = config.tombstone_for;
+    settings.meta_prefix.clone_from(&config.meta_prefix);
+    settings.allowed_hosts.clone_from(&config.allowed_hosts);
+    settings.allowed_origins.clone_from(&config.allowed_origins);
+    settings.body_bytes_max = config.body_bytes_max;
+    settings.limits.patience = config.lock_patience;
+    settings.rate = Rate {
+        per_second: config.rate_per_second,
+        burst: config.rate_burst,
+    };
+    settings.seal_notes = config.seal_notes;
+    settings.key_ring = config.key_file.as_deref().map(key_ring).transpose()?;
+    Ok(settings)
+}
+
+fn key_ring(path: &Path) -> Result<Arc<KeyRing>, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::new(
+            Exit::Config,
+            format!("sealing.key_file {} cannot be read: {error}", path.display()),
+        )
+        .hint("check the path and its permissions")
+    })?;
+    let ring = KeyRing::parse(&text).map_err(|error| {
+        Failure::split(
+            Exit::Config,
+            &format!("sealing.key_file {}: {error}", path.display()),
+        )
+    })?;
+    Ok(Arc::new(ring))
+}
+
+/// Runs a short command: a runtime, the application, no background work.
+pub(crate) fn with_application<T, F>(config: &Config, body: F) -> Result<T, Failure>
+where
+    F: AsyncFnOnce(Application) -> Result<T, Failure>,
+{
+    let folder = Folder::existing(&config.data)?;
+    runtime()?.block_on(async {
+        let application = application(config, &folder).await?;
+        body(application).await
+    })
+}
+
+/// The runtime of every command.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_keep_alive(Duration::from_secs(10))
+        .build()
+        .map_err(|error| Failure::new(Exit::Failure, format!("no runtime: {error}")))
+}
+

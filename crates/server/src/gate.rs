@@ -1,0 +1,124 @@
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use counterfoil_core::{PrincipalId, WorkspaceId};
+use counterfoil_engine::{Authority, Caller, Denied};
+use counterfoil_store::{self as store, BoxFuture, Store, Value};
+
+use crate::{
+    AgentKey, AgentKeys, Credential, Error,
+    credential::bearer,
+    rate::{Limiter, Rate},
+};
+
+/// Why a request does not get in. No receipt is looked at before it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// No valid credential.
+    Unauthorized,
+    /// Too many calls, or too many failed authentications.
+    RateLimited(Duration),
+    /// The store failed.
+    Store(store::Error),
+}
+
+/// Authenticates and limits, the same for every surface.
+pub(crate) struct Gate {
+    keys: AgentKeys,
+    store: Arc<dyn Store>,
+    limiter: Limiter,
+}
+
+impl Gate {
+    pub(crate) fn new(keys: AgentKeys, store: Arc<dyn Store>, rate: Rate) -> Self {
+        Self {
+            keys,
+            store,
+            limiter: Limiter::new(rate),
+        }
+    }
+
+    /// The principal of an `Authorization` header. Its row is read now: a revocation is in force
+    /// with the next request, whichever process it was made in.
+    pub(crate) async fn admit(
+        &self,
+        authorization: Option<&str>,
+        remote: Option<IpAddr>,
+    ) -> Result<AgentKey, Refused> {
+        let credential = authorization.and_then(bearer).and_then(Credential::parse);
+        let found = match &credential {
+            None => None,
+            Some(credential) => match self.keys.authenticate(credential).await {
+                Ok(found) => found,
+                Err(Error::Store(error)) => return Err(Refused::Store(error)),
+                Err(
+                    Error::Invalid(_)
+                    | Error::NotFound(_)
+                    | Error::Forbidden
+                    | Error::Settings(_)
+                    | Error::NoRandomness,
+                ) => None,
+            },
+        };
+        let Some(key) = found else {
+            self.limiter.failure(remote).map_err(Refused::RateLimited)?;
+            return Err(Refused::Unauthorized);
+        };
+        self.limiter
+            .call(key.id.as_str())
+            .map_err(Refused::RateLimited)?;
+        Ok(key)
+    }
+
+    /// The principal as the engine knows it.
+    pub(crate) fn caller(&self, key: &AgentKey) -> Caller {
+        Caller {
+            workspace: key.workspace.clone(),
+            principal: key.id.clone(),
+            authority: Arc::new(Standing {
+                store: Arc::clone(&self.store),
+                id: key.id.clone(),
+                workspace: key.workspace.clone(),
+            }),
+        }
+    }
+}
+
+/// Whether a principal still stands. Judged by the principal, not by the secret it came with: the
+/// rotation of a secret does not take an answer away from its caller.
+struct Standing {
+    store: Arc<dyn Store>,
+    id: PrincipalId,
+    workspace: WorkspaceId,
+}
+
+impl Authority for Standing {
+    fn check(&self) -> BoxFuture<'_, Result<(), Denied>> {
+        Box::pin(async move {
+            let stands = store::read(self.store.as_ref(), |sql| {
+                let parameters = [
+                    Value::from(self.id.as_str()),
+                    Value::from(self.workspace.as_str()),
+                ];
+                Box::pin(async move {
+                    let rows = sql
+                        .query(
+                            "SELECT 1 FROM agent_keys \
+                             WHERE id = $1 AND workspace = $2 AND revoked_at IS NULL",
+                            &parameters,
+                        )
+                        .await?;
+                    Ok(!rows.is_empty())
+                })
+            })
+            .await;
+            match stands {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(Denied),
+                Err(error) => {
+                    tracing::warn!(%error, "authorization could not be read; the answer is withheld");
+                    Err(Denied)
+                }
+            }
+        })
+    }
+}

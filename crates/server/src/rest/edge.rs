@@ -1,0 +1,119 @@
+use std::net::SocketAddr;
+
+use axum::{
+    extract::{ConnectInfo, FromRequestParts, MatchedPath, Request, State},
+    http::{header, request::Parts},
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+use counterfoil_core::Code;
+use counterfoil_http::Problem;
+
+use super::refusal::problem_of_store;
+use crate::{AgentKey, Role, gate::Refused, state::Shared};
+
+/// The authenticated principal of a request.
+#[derive(Clone)]
+pub(super) struct Principal(pub(super) AgentKey);
+
+/// A principal with the role admin; everybody else is refused before the key is looked at.
+pub(super) struct Admin(pub(super) AgentKey);
+
+/// Authenticates, limits, and puts [`Principal`] and the engine's caller among the extensions.
+pub(super) async fn authenticate(
+    State(shared): State<Shared>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let header = request.headers().get(header::AUTHORIZATION);
+    let header = header.and_then(|value| value.to_str().ok());
+    let remote = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let remote = remote.map(|ConnectInfo(address)| address.ip());
+    match shared.gate.admit(header, remote).await {
+        Ok(key) => {
+            let caller = shared.gate.caller(&key);
+            let extensions = request.extensions_mut();
+            extensions.insert(caller);
+            extensions.insert(Principal(key));
+            next.run(request).await
+        }
+        Err(refused) => shared.rest.refuse(problem_of_refused(&shared, refused)),
+    }
+}
+
+fn problem_of_refused(shared: &Shared, refused: Refused) -> Problem {
+    match refused {
+        Refused::Unauthorized => Problem::new(Code::Unauthorized),
+        Refused::RateLimited(wait) => Problem::new(Code::RateLimited).retry_after(Some(wait)),
+        Refused::Store(error) => problem_of_store(&shared.rest, error),
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Principal {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        let found = parts.extensions.get::<Self>().cloned();
+        found.ok_or_else(|| Problem::new(Code::Unauthorized).into_response())
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Admin {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let Principal(key) = Principal::from_request_parts(parts, state).await?;
+        match key.role {
+            Role::Admin => Ok(Self(key)),
+            Role::Member => Err(Problem::new(Code::Forbidden)
+                .detail("Only an agent key with the role admin may do this.")
+                .into_response()),
+        }
+    }
+}
+
+struct InFlight;
+
+impl InFlight {
+    fn begin() -> Self {
+        metrics::gauge!("counterfoil_http_in_flight").increment(1);
+        Self
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        metrics::gauge!("counterfoil_http_in_flight").decrement(1);
+    }
+}
+
+/// Counts requests by route template, never by path: what no route matches is one line.
+pub(super) async fn measure(request: Request, next: Next) -> Response {
+    let in_flight = InFlight::begin();
+    let method = method_name(request.method());
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let response = next.run(request).await;
+    drop(in_flight);
+    let route = route.map_or_else(|| "none".to_owned(), |route| route.as_str().to_owned());
+    let status = response.status().as_u16().to_string();
+    metrics::counter!(
+        "counterfoil_http_requests_total",
+        "method" => method, "route" => route, "status" => status
+    )
+    .increment(1);
+    response
+}
+
+/// A method as a label: a caller can make methods up.
+fn method_name(method: &axum::http::Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "other",
+    }
+}
