@@ -34,6 +34,13 @@ pub enum Step {
 }
 
 impl Step {
+    /// The step writes, and finds what its first delivery did when it is delivered again. An
+    /// application transaction has neither token nor fence to be recognized by.
+    #[must_use]
+    pub fn may_be_repeated(self) -> bool {
+        self.writes() && self != Self::Transact
+    }
+
     /// The step changes what is stored, so that it can take effect and lose its answer.
     #[must_use]
     pub const fn writes(self) -> bool {
@@ -91,7 +98,8 @@ pub enum Fault {
     Delayed(Duration),
     /// It is done at once, and answered after this long.
     AnsweredLate(Duration),
-    /// It is done twice with the same arguments; the second answer counts.
+    /// It is done twice with the same arguments; the second answer counts. Steps that may not be
+    /// repeated are left alone.
     Repeated,
     /// It is done and answered, and done once more after this long: a message that was
     /// delivered twice.
@@ -175,11 +183,16 @@ impl<S: Store + ?Sized> FaultyStore<S> {
             | Fault::NotDoneSilent
             | Fault::Delayed(_)
             | Fault::AnsweredLate(_)) => fault,
+            fault @ (Fault::Repeated | Fault::RepeatedLater(_)) => {
+                if step.may_be_repeated() {
+                    fault
+                } else {
+                    Fault::None
+                }
+            }
             fault @ (Fault::DoneUnknown
             | Fault::NotDoneUnknown
             | Fault::DoneSilent
-            | Fault::Repeated
-            | Fault::RepeatedLater(_)
             | Fault::UnknownDoneLater(_)) => {
                 if step.writes() {
                     fault

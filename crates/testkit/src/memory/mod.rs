@@ -67,6 +67,21 @@ impl MemoryStore {
         rows.receipts().map(|row| row.receipt.clone()).collect()
     }
 
+    /// The receipt under an identity.
+    #[must_use]
+    pub fn peek(&self, identity: &Identity) -> Option<Receipt> {
+        let rows = self.lock();
+        rows.of_identity(identity).map(|row| row.receipt.clone())
+    }
+
+    /// An answer is stored for this operation.
+    #[must_use]
+    pub fn is_stored(&self, operation_id: OperationId) -> bool {
+        let rows = self.lock();
+        let row = rows.of_operation(operation_id);
+        row.is_some_and(|row| row.reply.is_some())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Rows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
