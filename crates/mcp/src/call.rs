@@ -1,0 +1,231 @@
+//! `tools/call`, from the name to the answer.
+
+use std::{sync::Arc, time::Duration};
+
+use counterfoil_core::{Code, Json, Reply};
+use counterfoil_engine::{Answer, Call, Lookup, Ready, Reason};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    Endpoint, Progress, ToolError, ToolRequest,
+    endpoint::{Context, Inbound},
+    era::{self, Era},
+    framing::{RpcError, codes},
+    key::{self, Dialect, Keyed},
+    listing::Entry,
+    say::Said,
+    tool::{Boxed, Kind},
+};
+
+/// Most problems named for one call.
+const ISSUES_MAX: usize = 8;
+
+fn invalid(what: impl Into<String>) -> RpcError {
+    let message = format!("Invalid params: {}", what.into());
+    RpcError::new(codes::INVALID_PARAMS, message)
+}
+
+impl Endpoint {
+    /// Runs on a task of its own: once a call is read it goes on, whatever becomes of its caller.
+    pub(crate) async fn call(&self, era: Era, inbound: Inbound, context: Context) -> Said {
+        let Ok(place) = Arc::clone(&self.inner.calls).try_acquire_owned() else {
+            let retry_after = Duration::from_secs(1);
+            return Ok(self.voice(era).refused(Reason::Busy { retry_after }));
+        };
+        let endpoint = self.clone();
+        let work = Box::pin(async move {
+            let said = endpoint.call_now(era, inbound, context).await;
+            drop(place);
+            said
+        });
+        match tokio::spawn(work).await {
+            Ok(said) => said,
+            Err(error) => {
+                tracing::error!(panicked = error.is_panic(), "a tool call broke off");
+                Err(RpcError::new(codes::INTERNAL, "Internal error"))
+            }
+        }
+    }
+
+    async fn call_now(&self, era: Era, inbound: Inbound, context: Context) -> Said {
+        let params = inbound.params;
+        let Some(Json::String(name)) = params.get("name") else {
+            return Err(invalid("`name` must be a string"));
+        };
+        let Some(entry) = self.inner.by_name.get(name) else {
+            return Err(RpcError::new(
+                codes::INVALID_PARAMS,
+                format!("Unknown tool: {}", shortened(name)),
+            ));
+        };
+        if !matches!(params.get("arguments"), None | Some(Json::Object(_))) {
+            return Err(invalid("`arguments` must be an object"));
+        }
+        if !matches!(params.get("_meta"), None | Some(Json::Object(_))) {
+            return Err(invalid("`_meta` must be an object"));
+        }
+        let prefix = &self.inner.prefix;
+        let headers = context.headers.as_deref();
+        let header_key = headers.is_some_and(|headers| headers.key);
+        key::refuse_misplaced(&params, entry, header_key, prefix)?;
+        let arguments = key::plain_arguments(&params, entry);
+        if let (Era::Modern, Some(headers)) = (era, headers) {
+            era::check_params(&entry.headers, &arguments, headers)?;
+        }
+        let keyed = match entry.tool.operation() {
+            None => None,
+            Some(_) => Some(key::take(&params, entry, &arguments, prefix)?),
+        };
+        // On a long connection the credential may have been withdrawn since it was opened.
+        if context.headers.is_none() && context.caller.authority.check().await.is_err() {
+            return Ok(self.voice(era).refused(Reason::Denied));
+        }
+        let request = request_of(&params, &arguments, &context);
+        match keyed {
+            None => Ok(self.read(era, entry, request).await),
+            Some(keyed) => self.mutate(era, entry, keyed, request).await,
+        }
+    }
+
+    async fn read(&self, era: Era, entry: &Entry, request: ToolRequest) -> Value {
+        let Kind::Read(handler) = &entry.tool.kind else {
+            return self.voice(era).refused(Reason::Internal(String::new()));
+        };
+        let answered = match check_arguments(entry, &request.arguments) {
+            Err(error) => Err(error),
+            Ok(()) => self.in_time(handler(request)).await,
+        };
+        let reply = match answered {
+            Ok(output) => Reply::from(output),
+            Err(error) => Reply::from(error),
+        };
+        self.voice(era).unkeyed(&reply)
+    }
+
+    async fn mutate(&self, era: Era, entry: &Entry, keyed: Keyed, request: ToolRequest) -> Said {
+        let Some(operation) = entry.tool.operation() else {
+            return Err(RpcError::new(codes::INTERNAL, "Internal error"));
+        };
+        let Keyed {
+            key,
+            dialect,
+            target,
+            fingerprint,
+        } = keyed;
+        let mut call = Call::new(
+            request.caller.identity(target, key),
+            fingerprint,
+            Arc::clone(operation),
+        );
+        call.authority = Arc::clone(&request.caller.authority);
+        let answer = match self.inner.engine.look_up(call).await {
+            Lookup::Answered(answer) => answer,
+            // Only now, so that an old retry is answered under its old contract.
+            Lookup::Ready(ready) => match self.run(entry, ready, request).await {
+                Ok(answer) => answer,
+                Err(error) => return Ok(self.before_running(era, dialect, error)),
+            },
+        };
+        self.voice(era).answer(dialect, &answer)
+    }
+
+    /// Checks, and runs. An error means that nothing was reserved.
+    async fn run(
+        &self,
+        entry: &Entry,
+        ready: Ready,
+        request: ToolRequest,
+    ) -> Result<Answer, ToolError> {
+        check_arguments(entry, &request.arguments)?;
+        match &entry.tool.kind {
+            Kind::Guarded { check, handler, .. } => {
+                if let Some(check) = check {
+                    self.in_time(check(request.clone())).await?;
+                }
+                let handler = Arc::clone(handler);
+                let run = ready.run(move |attempt| async move {
+                    handler(request, attempt).await.into_outcome()
+                });
+                Ok(run.await)
+            }
+            Kind::Atomic { prepare, .. } => {
+                let body = self.in_time(prepare(request)).await?;
+                Ok(ready.atomically(Boxed(body)).await)
+            }
+            Kind::Read(_) => Ok(Reason::Internal("a reading tool was run".to_owned()).into()),
+        }
+    }
+
+    fn before_running(&self, era: Era, dialect: Dialect, error: ToolError) -> Value {
+        let code = error.code.clone();
+        let mut said = self.voice(era).unkeyed(&Reply::from(error));
+        if dialect == Dialect::Meta {
+            let key = self.inner.prefix.key("error");
+            said["_meta"][key] = json!({"code": code});
+        }
+        said
+    }
+
+    async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, ToolError>>,
+    ) -> Result<T, ToolError> {
+        match tokio::time::timeout(self.inner.limits.read_for, work).await {
+            Ok(done) => done,
+            Err(_) => Err(ToolError::new(
+                503,
+                Code::Busy.as_str(),
+                "this took too long; nothing was done",
+            )),
+        }
+    }
+}
+
+fn request_of(params: &Json, arguments: &Json, context: &Context) -> ToolRequest {
+    let meta = match params.get("_meta").map(Json::to_value) {
+        Some(Value::Object(meta)) => meta,
+        Some(_) | None => Map::new(),
+    };
+    let progress = match (&context.progress, meta.get("progressToken")) {
+        (Some(to), Some(token @ (Value::String(_) | Value::Number(_)))) => {
+            Progress::new(token.clone(), to.clone())
+        }
+        _ => Progress::default(),
+    };
+    ToolRequest {
+        caller: context.caller.clone(),
+        arguments: arguments.to_value(),
+        meta,
+        progress,
+    }
+}
+
+/// Wrong arguments are the model's to correct: a tool execution error that names the fields, never
+/// the values.
+fn check_arguments(entry: &Entry, arguments: &Value) -> Result<(), ToolError> {
+    let mut issues = Vec::new();
+    for error in entry.validator.iter_errors(arguments).take(ISSUES_MAX) {
+        let path = error.instance_path().to_string();
+        let field = if path.is_empty() { "/" } else { path.as_str() };
+        issues.push(json!({"field": field, "problem": error.masked().to_string()}));
+    }
+    if issues.is_empty() {
+        return Ok(());
+    }
+    let told: Vec<String> = issues
+        .iter()
+        .map(|issue| {
+            let text = |name: &str| issue[name].as_str().unwrap_or_default().to_owned();
+            format!("{}: {}", text("field"), text("problem"))
+        })
+        .collect();
+    Err(
+        ToolError::invalid(format!("Invalid arguments: {}", told.join("; ")))
+            .next_action("Correct the arguments and call again; no key is used up")
+            .detail("issues", Value::Array(issues)),
+    )
+}
+
+fn shortened(name: &str) -> String {
+    name.chars().take(128).collect()
+}

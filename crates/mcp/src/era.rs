@@ -1,0 +1,193 @@
+//! Which protocol a request speaks. Decided for every request by itself.
+
+use base64::Engine as _;
+use counterfoil_core::Json;
+use serde_json::json;
+
+use crate::framing::{RpcError, codes};
+
+/// The revision without a handshake.
+pub(crate) const MODERN: &str = "2026-07-28";
+/// The revisions with one, the newest first.
+pub(crate) const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+
+const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
+
+/// The two ways to speak MCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Era {
+    /// 2025-11-25 and older: `initialize` first.
+    Legacy,
+    /// 2026-07-28: every request says all there is to know.
+    Modern,
+}
+
+/// What the headers of an HTTP request say about its body.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HeaderFacts {
+    pub(crate) version: Option<String>,
+    pub(crate) method: Option<String>,
+    pub(crate) name: Option<String>,
+    /// An `Idempotency-Key` header, which MCP does not have.
+    pub(crate) key: bool,
+    /// `Mcp-Param-*`, names in lower case.
+    pub(crate) params: Vec<(String, String)>,
+    pub(crate) session: Option<String>,
+}
+
+fn mismatch(message: String) -> RpcError {
+    RpcError::new(codes::HEADER_MISMATCH, message).with_http_status(400)
+}
+
+pub(crate) fn unsupported(requested: &str) -> RpcError {
+    RpcError::new(codes::UNSUPPORTED_VERSION, "Unsupported protocol version")
+        .with_data(json!({"supported": [MODERN], "requested": requested}))
+        .with_http_status(400)
+}
+
+/// The era of a request.
+///
+/// # Errors
+/// Parameters without what the revision demands (-32602), an unknown version (-32022), headers
+/// that say something else than the body (-32020).
+pub(crate) fn of(
+    method: &str,
+    params: &Json,
+    headers: Option<&HeaderFacts>,
+) -> Result<Era, RpcError> {
+    let meta = params.get("_meta");
+    let version = meta.and_then(|meta| meta.get(VERSION_KEY));
+    let capabilities = meta.and_then(|meta| meta.get(CAPABILITIES_KEY));
+    let header = headers.and_then(|headers| headers.version.as_deref());
+    let modern = version.is_some()
+        || capabilities.is_some()
+        || method == "server/discover"
+        || header == Some(MODERN);
+    if !modern {
+        return match header {
+            Some(other) if !LEGACY.contains(&other) && method != "initialize" => {
+                Err(unsupported(other))
+            }
+            Some(_) | None => Ok(Era::Legacy),
+        };
+    }
+    let missing = |key: &str| {
+        RpcError::new(
+            codes::INVALID_PARAMS,
+            format!("Invalid params: `_meta` must hold `{key}`"),
+        )
+        .with_http_status(400)
+    };
+    let Some(Json::String(version)) = version else {
+        return Err(missing(VERSION_KEY));
+    };
+    if let Some(headers) = headers {
+        match headers.version.as_deref() {
+            Some(header) if header == version => {}
+            Some(header) => {
+                return Err(mismatch(format!(
+                    "Header mismatch: MCP-Protocol-Version is '{header}', the body says '{version}'"
+                )));
+            }
+            None => {
+                return Err(mismatch(
+                    "Header mismatch: MCP-Protocol-Version is missing".to_owned(),
+                ));
+            }
+        }
+    }
+    if version != MODERN {
+        return Err(unsupported(version));
+    }
+    let Some(Json::Object(_)) = capabilities else {
+        return Err(missing(CAPABILITIES_KEY));
+    };
+    if let Some(headers) = headers {
+        check_headers(method, params, headers)?;
+    }
+    Ok(Era::Modern)
+}
+
+fn check_headers(method: &str, params: &Json, headers: &HeaderFacts) -> Result<(), RpcError> {
+    match headers.method.as_deref() {
+        Some(header) if header == method => {}
+        Some(header) => {
+            return Err(mismatch(format!(
+                "Header mismatch: Mcp-Method is '{header}', the body says '{method}'"
+            )));
+        }
+        None => {
+            return Err(mismatch(
+                "Header mismatch: Mcp-Method is missing".to_owned(),
+            ));
+        }
+    }
+    let subject = match method {
+        "tools/call" | "prompts/get" => params.get("name"),
+        "resources/read" => params.get("uri"),
+        _ => return Ok(()),
+    };
+    let Some(Json::String(subject)) = subject else {
+        return Ok(());
+    };
+    match headers.name.as_deref() {
+        Some(header) if decoded(header).as_deref() == Some(subject) => Ok(()),
+        Some(_) => Err(mismatch(format!(
+            "Header mismatch: Mcp-Name does not match the body's '{subject}'"
+        ))),
+        None => Err(mismatch("Header mismatch: Mcp-Name is missing".to_owned())),
+    }
+}
+
+/// A header value as it was meant: plain, or in base64 between its markers.
+pub(crate) fn decoded(header: &str) -> Option<String> {
+    let wrapped = header
+        .strip_prefix("=?base64?")
+        .and_then(|rest| rest.strip_suffix("?="));
+    match wrapped {
+        None => Some(header.to_owned()),
+        Some(inner) => {
+            let bytes = base64::engine::general_purpose::STANDARD
+                .decode(inner)
+                .ok()?;
+            String::from_utf8(bytes).ok()
+        }
+    }
+}
+
+/// `Mcp-Param-*` headers of annotated arguments must be there and match.
+pub(crate) fn check_params(
+    annotated: &[(String, Vec<String>)],
+    arguments: &Json,
+    headers: &HeaderFacts,
+) -> Result<(), RpcError> {
+    for (name, path) in annotated {
+        let value = path
+            .iter()
+            .try_fold(arguments, |value, step| value.get(step));
+        let expected = match value {
+            Some(Json::String(text)) => Some(text.clone()),
+            Some(Json::Number(literal)) => Some(literal.clone()),
+            Some(Json::Bool(flag)) => Some(flag.to_string()),
+            Some(Json::Null | Json::Array(_) | Json::Object(_)) | None => None,
+        };
+        let given = headers.params.iter().find(|(header, _)| header == name);
+        let given = given.map(|(_, value)| decoded(value));
+        let fits = match (&expected, &given) {
+            (None, None) => true,
+            (Some(expected), Some(Some(given))) => {
+                given == expected
+                    || matches!(value, Some(Json::Number(_)))
+                        && given.parse::<f64>().ok() == expected.parse::<f64>().ok()
+            }
+            (None, Some(_)) | (Some(_), None | Some(None)) => false,
+        };
+        if !fits {
+            return Err(mismatch(format!(
+                "Header mismatch: {name} does not match the argument"
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,385 @@
+//! Streamable HTTP: one route, and where to find out about its credentials.
+
+mod guard;
+mod stream;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+    routing::{any, get},
+};
+use bytes::Bytes;
+use counterfoil_core::Code;
+use counterfoil_engine::Caller;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde_json::json;
+
+use crate::{
+    AuthError, Authenticate, Endpoint,
+    endpoint::{Context, Inbound, Outgoing},
+    era::{self, HeaderFacts, LEGACY},
+    framing::{Incoming, Message, Notification, RpcError, Unreadable, codes, error_text, read},
+    say::whole_seconds,
+    stdio::{cancelled_id, joined},
+};
+use guard::{Accepts, Guard};
+
+/// What the HTTP side needs to know.
+#[derive(Clone, Debug, Default)]
+pub struct HttpOptions {
+    /// Host names that clients may address beside the loopback ones, without a port.
+    pub allowed_hosts: Vec<String>,
+    /// Origins (`https://app.example`) that web pages may call from, beside those of the hosts
+    /// above.
+    pub allowed_origins: Vec<String>,
+    /// The address clients know this endpoint by, such as `https://mcp.example/mcp`. Without it
+    /// the metadata names the host that was asked.
+    pub public_url: Option<String>,
+    /// Authorization servers whose tokens [`Authenticate`] takes. Named in the metadata.
+    pub authorization_servers: Vec<String>,
+}
+
+const METADATA: &str = "/.well-known/oauth-protected-resource";
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+
+struct Shared {
+    endpoint: Endpoint,
+    authenticate: Arc<dyn Authenticate>,
+    guard: Guard,
+    options: HttpOptions,
+}
+
+impl Endpoint {
+    /// Routes for `/mcp` and the metadata of its protection (RFC 9728). Every request is checked
+    /// for its host and origin, then authenticated, before its body is read.
+    pub fn router(&self, authenticate: Arc<dyn Authenticate>, options: HttpOptions) -> Router {
+        let shared = Arc::new(Shared {
+            endpoint: self.clone(),
+            authenticate,
+            guard: Guard::new(&options),
+            options,
+        });
+        Router::new()
+            .route("/mcp", any(serve))
+            .route(METADATA, get(metadata))
+            .route(&format!("{METADATA}/mcp"), get(metadata))
+            .with_state(shared)
+    }
+}
+
+async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    if let Err(why) = shared.guard.check(request.headers(), request.uri()) {
+        return plain(StatusCode::FORBIDDEN, Code::Forbidden, why);
+    }
+    // No stream is offered (GET), and no session needs an end (DELETE).
+    if request.method() != Method::POST {
+        let why = "this endpoint takes POST only";
+        let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, Code::MethodNotAllowed, why);
+        let allow = HeaderValue::from_static("POST");
+        response.headers_mut().insert(header::ALLOW, allow);
+        return response;
+    }
+    let caller = match shared.authenticate.authenticate(request.headers()).await {
+        Ok(caller) => caller,
+        Err(error) => return shared.unauthenticated(&error, request.headers()),
+    };
+    if let Err(response) = guard::content_type(request.headers()) {
+        return *response;
+    }
+    let Some(accepts) = Accepts::of(request.headers()) else {
+        let why = "accept application/json, text/event-stream or both";
+        return plain(StatusCode::NOT_ACCEPTABLE, Code::MalformedRequest, why);
+    };
+    let (parts, body) = request.into_parts();
+    let limit = shared.endpoint.inner.limits.framing.message_bytes_max;
+    let body = match Limited::new(body, limit).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let error = RpcError::new(
+                codes::INVALID_REQUEST,
+                format!("Invalid request: larger than {limit} bytes"),
+            );
+            return json_response(StatusCode::PAYLOAD_TOO_LARGE, error_text(None, &error));
+        }
+        Err(_) => {
+            let why = "the body broke off";
+            return plain(StatusCode::BAD_REQUEST, Code::MalformedRequest, why);
+        }
+    };
+    let exchange = Exchange {
+        shared,
+        caller,
+        headers: Arc::new(facts(&parts.headers)),
+        accepts,
+    };
+    exchange.body(&body).await
+}
+
+/// One authenticated request.
+struct Exchange {
+    shared: Arc<Shared>,
+    caller: Caller,
+    headers: Arc<HeaderFacts>,
+    accepts: Accepts,
+}
+
+impl Exchange {
+    async fn body(self, body: &Bytes) -> Response {
+        let endpoint = &self.shared.endpoint;
+        match read(body, endpoint.inner.limits.framing) {
+            Err(unreadable) => refuse(&unreadable),
+            Ok(Incoming::Single(Message::Request(request))) => match endpoint.inbound(request) {
+                Ok(inbound) => self.request(inbound).await,
+                Err(unreadable) => refuse(&unreadable),
+            },
+            Ok(Incoming::Single(Message::Notification(notification))) => {
+                self.notified(&notification);
+                StatusCode::ACCEPTED.into_response()
+            }
+            Ok(Incoming::Single(Message::Response)) => StatusCode::ACCEPTED.into_response(),
+            Ok(Incoming::Batch(messages)) => self.batch(messages).await,
+        }
+    }
+
+    fn context(&self) -> Context {
+        Context {
+            caller: self.caller.clone(),
+            headers: Some(Arc::clone(&self.headers)),
+            progress: None,
+        }
+    }
+
+    /// Who waits: ids are only unique to one client, and a session tells clients apart.
+    fn wait_key(&self, id: crate::framing::Id) -> Option<WaitKey> {
+        let session = self.headers.session.clone()?;
+        Some((
+            self.caller.workspace.as_str().to_owned(),
+            self.caller.principal.as_str().to_owned(),
+            session,
+            id,
+        ))
+    }
+
+    fn notified(&self, notification: &Notification<'_>) {
+        if let Some(key) = cancelled_id(notification).and_then(|id| self.wait_key(id)) {
+            self.shared.endpoint.inner.waits.stop(&key);
+        }
+    }
+
+    async fn request(self, inbound: Inbound) -> Response {
+        let endpoint = self.shared.endpoint.clone();
+        let starts = inbound.method == "initialize";
+        let wants_progress = inbound.method == "tools/call"
+            && inbound
+                .params
+                .get("_meta")
+                .is_some_and(|meta| meta.get("progressToken").is_some());
+        if wants_progress && self.accepts.stream {
+            // What is refused before it starts has its own status, so that comes first.
+            let checked = era::of(&inbound.method, &inbound.params, Some(&self.headers));
+            if let Err(error) = checked {
+                return refuse(&Unreadable {
+                    id: Some(inbound.id),
+                    error,
+                });
+            }
+            return stream::serve(endpoint, inbound, self.context());
+        }
+        let wait_key = self.wait_key(inbound.id.clone());
+        let context = self.context();
+        let answer = endpoint.answer(inbound, context);
+        let outgoing = match wait_key {
+            None => answer.await,
+            Some(key) => {
+                let (_open, stopped) = endpoint.inner.waits.open(key);
+                tokio::select! {
+                    biased;
+                    // Cancelled: nothing more is said for this id.
+                    Ok(()) = stopped => return StatusCode::ACCEPTED.into_response(),
+                    outgoing = answer => outgoing,
+                }
+            }
+        };
+        let mut response = self.written(outgoing);
+        if starts && response.status() == StatusCode::OK {
+            self.shared.name_session(response.headers_mut());
+        }
+        response
+    }
+
+    fn written(&self, outgoing: Outgoing) -> Response {
+        let status =
+            StatusCode::from_u16(outgoing.http_status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        if self.accepts.json || status != StatusCode::OK {
+            json_response(status, outgoing.text)
+        } else {
+            stream::single(&outgoing.text)
+        }
+    }
+
+    /// Only revision 2025-03-26 has batches; it is what a request without a version speaks.
+    async fn batch(self, messages: Vec<Result<Message<'_>, Unreadable>>) -> Response {
+        let version = self.headers.version.as_deref();
+        if !version.is_none_or(|version| version == LEGACY[2]) {
+            let error = RpcError::new(
+                codes::INVALID_REQUEST,
+                "Invalid request: this revision has no batches; send one message at a time",
+            );
+            return json_response(StatusCode::BAD_REQUEST, error_text(None, &error));
+        }
+        let endpoint = &self.shared.endpoint;
+        let mut answers = Vec::new();
+        for message in messages {
+            match message {
+                Err(unreadable) => {
+                    answers.push(error_text(unreadable.id.as_ref(), &unreadable.error));
+                }
+                Ok(Message::Request(request)) => match endpoint.inbound(request) {
+                    Ok(inbound) => {
+                        answers.push(endpoint.answer(inbound, self.context()).await.text);
+                    }
+                    Err(unreadable) => {
+                        answers.push(error_text(unreadable.id.as_ref(), &unreadable.error));
+                    }
+                },
+                Ok(Message::Notification(notification)) => self.notified(&notification),
+                Ok(Message::Response) => {}
+            }
+        }
+        if answers.is_empty() {
+            return StatusCode::ACCEPTED.into_response();
+        }
+        json_response(StatusCode::OK, joined(&answers))
+    }
+}
+
+type WaitKey = (String, String, String, crate::framing::Id);
+
+fn facts(headers: &HeaderMap) -> HeaderFacts {
+    let text = |name: &str| {
+        let value = headers.get(name)?.to_str().ok()?;
+        Some(value.trim().to_owned())
+    };
+    let params = headers
+        .iter()
+        .filter(|(name, _)| name.as_str().starts_with("mcp-param-"))
+        .take(64)
+        .filter_map(|(name, value)| {
+            Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
+        });
+    HeaderFacts {
+        version: text("mcp-protocol-version"),
+        method: text("mcp-method"),
+        name: text("mcp-name"),
+        key: headers.contains_key("idempotency-key"),
+        params: params.collect(),
+        session: text("mcp-session-id"),
+    }
+}
+
+fn json_response(status: StatusCode, text: Bytes) -> Response {
+    let kind = HeaderValue::from_static("application/json");
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+fn refuse(unreadable: &Unreadable) -> Response {
+    let status = StatusCode::from_u16(unreadable.error.http_status);
+    json_response(
+        status.unwrap_or(StatusCode::BAD_REQUEST),
+        error_text(unreadable.id.as_ref(), &unreadable.error),
+    )
+}
+
+/// A refusal of HTTP's own, in the shape of a JSON-RPC error without an id.
+fn plain(status: StatusCode, code: Code, why: &str) -> Response {
+    let error = RpcError::new(codes::INVALID_REQUEST, why.to_owned())
+        .with_data(json!({"code": code.as_str()}));
+    json_response(status, error_text(None, &error))
+}
+
+async fn metadata(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    if let Err(why) = shared.guard.check(request.headers(), request.uri()) {
+        return plain(StatusCode::FORBIDDEN, Code::Forbidden, why);
+    }
+    let mut facts = json!({
+        "resource": shared.resource(request.headers(), request.uri()),
+        "bearer_methods_supported": ["header"],
+        "resource_name": shared.endpoint.inner.server["name"],
+    });
+    if !shared.options.authorization_servers.is_empty() {
+        facts["authorization_servers"] = json!(shared.options.authorization_servers);
+    }
+    json_response(StatusCode::OK, Bytes::from(facts.to_string()))
+}
+
+impl Shared {
+    /// The address of `/mcp`: as configured, else at the (allowed) host that was asked.
+    fn resource(&self, headers: &HeaderMap, uri: &http::Uri) -> String {
+        match &self.options.public_url {
+            Some(url) => url.clone(),
+            None => format!(
+                "http://{}/mcp",
+                guard::host(headers, uri).unwrap_or("localhost")
+            ),
+        }
+    }
+
+    fn unauthenticated(&self, error: &AuthError, headers: &HeaderMap) -> Response {
+        let (status, code) = match error {
+            AuthError::Missing | AuthError::Invalid => {
+                (StatusCode::UNAUTHORIZED, Code::Unauthorized)
+            }
+            AuthError::Forbidden => (StatusCode::FORBIDDEN, Code::Forbidden),
+            AuthError::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, Code::RateLimited),
+            AuthError::Unavailable { .. } => (StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable),
+        };
+        let mut response = plain(status, code, &error.to_string());
+        match error {
+            AuthError::Missing | AuthError::Invalid => {
+                let resource = self.resource(headers, &http::Uri::default());
+                let origin = resource.trim_end_matches("/mcp");
+                let problem = match error {
+                    AuthError::Invalid => "error=\"invalid_token\", ",
+                    AuthError::Missing
+                    | AuthError::Forbidden
+                    | AuthError::RateLimited { .. }
+                    | AuthError::Unavailable { .. } => "",
+                };
+                let challenge =
+                    format!("Bearer {problem}resource_metadata=\"{origin}{METADATA}/mcp\"");
+                if let Ok(challenge) = HeaderValue::try_from(challenge) {
+                    response
+                        .headers_mut()
+                        .insert(header::WWW_AUTHENTICATE, challenge);
+                }
+            }
+            AuthError::RateLimited { retry_after } | AuthError::Unavailable { retry_after } => {
+                let seconds = HeaderValue::from(whole_seconds(*retry_after));
+                response.headers_mut().insert(header::RETRY_AFTER, seconds);
+            }
+            AuthError::Forbidden => {}
+        }
+        response
+    }
+
+    /// Names a session, so that a cancel can be told apart from another client's. Nothing is kept:
+    /// any name is taken, and none ever ends.
+    fn name_session(&self, headers: &mut HeaderMap) {
+        let mut random = [0; 16];
+        if !self.endpoint.inner.engine.random(&mut random) {
+            return;
+        }
+        let name: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        if let Ok(name) = HeaderValue::try_from(name) {
+            headers.insert(SESSION, name);
+        }
+    }
+}

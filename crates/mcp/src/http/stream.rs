@@ -1,0 +1,64 @@
+//! Answers as server-sent events: for calls whose client wants to hear of progress, and for
+//! clients that take nothing else.
+
+use axum::{body::Body, response::Response};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures_util::stream;
+use http::{HeaderValue, header};
+use tokio::sync::mpsc;
+
+use crate::{
+    Endpoint,
+    endpoint::{Context, Inbound},
+    stdio::PROGRESS_MAX,
+};
+
+fn event(message: &[u8]) -> Bytes {
+    let mut event = BytesMut::with_capacity(message.len() + 24);
+    event.put_slice(b"event: message\ndata: ");
+    event.put_slice(message);
+    event.put_slice(b"\n\n");
+    event.freeze()
+}
+
+fn response(body: Body) -> Response {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    let kind = HeaderValue::from_static("text/event-stream");
+    headers.insert(header::CONTENT_TYPE, kind);
+    let fresh = HeaderValue::from_static("no-cache, no-transform");
+    headers.insert(header::CACHE_CONTROL, fresh);
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// One message as a stream.
+pub(super) fn single(message: &[u8]) -> Response {
+    response(Body::from(event(message)))
+}
+
+/// Answers on a stream: progress first, then the result. The client going away stops only this.
+pub(super) fn serve(endpoint: Endpoint, inbound: Inbound, mut context: Context) -> Response {
+    let (tell, messages) = mpsc::channel::<Bytes>(PROGRESS_MAX);
+    context.progress = Some(tell.clone());
+    tokio::spawn(async move {
+        let outgoing = endpoint.answer(inbound, context).await;
+        let _ = tell.send(outgoing.text).await;
+    });
+    let events = stream::unfold((messages, false), |(mut messages, over)| async move {
+        if over {
+            return None;
+        }
+        let message = messages.recv().await?;
+        // A handler that goes on after its deadline still holds the other end: the answer is last.
+        let over = !message.starts_with(PROGRESS_START);
+        Some((
+            Ok::<_, std::convert::Infallible>(event(&message)),
+            (messages, over),
+        ))
+    });
+    response(Body::from_stream(events))
+}
+
+/// How every notification of ours starts, and no response.
+const PROGRESS_START: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":";
