@@ -31,3 +31,22 @@ impl Timestamp {
         Duration::from_millis(u64::try_from(millis).unwrap_or(0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saturates_at_both_ends() {
+        let at = Timestamp::from_millis;
+        assert_eq!(at(5).plus(Duration::from_millis(7)), at(12));
+        assert_eq!(at(i64::MAX - 1).plus(Duration::from_secs(1)), at(i64::MAX));
+        assert_eq!(at(0).plus(Duration::MAX), at(i64::MAX));
+        assert_eq!(at(12).since(at(5)), Duration::from_millis(7));
+        assert_eq!(at(5).since(at(12)), Duration::ZERO);
+        assert_eq!(
+            at(i64::MAX).since(at(i64::MIN)).as_millis(),
+            i64::MAX as u128
+        );
+    }
+}

@@ -3,7 +3,8 @@
 //! their retries: never change a line, add a rule with a new version instead.
 
 use counterfoil_core::{
-    Attempts, Fingerprint, Json, JsonLimits, Kept, Knowledge, Rule, State, parse_json,
+    Attempts, Code, Effect, Fingerprint, InvalidId, Json, JsonLimits, Kept, Knowledge, Mode,
+    OperationId, PrincipalId, Rule, State, Timestamp, parse_json,
 };
 
 fn canonical(text: &str) -> String {
@@ -238,4 +239,88 @@ fn the_bytes_a_store_keeps() {
         (9, None, None)
     );
     assert_eq!(Attempts::from_bytes(&[9]), None);
+}
+
+/// The codes are public and permanent (contract §6).
+#[test]
+fn the_words_on_the_wire() {
+    let codes: Vec<&str> = Code::all().map(Code::as_str).collect();
+    assert_eq!(
+        codes,
+        [
+            "idempotency_key_required",
+            "invalid_key",
+            "idempotency_conflict",
+            "idempotency_in_progress",
+            "idempotency_committed",
+            "idempotency_result_unavailable",
+            "idempotency_key_expired",
+            "outcome_unknown",
+            "busy",
+            "unavailable",
+            "quota_exceeded",
+            "rate_limited",
+            "unauthorized",
+            "forbidden",
+            "not_found",
+            "method_not_allowed",
+            "invalid",
+            "malformed_request",
+            "too_large",
+            "unsupported_media_type",
+            "internal",
+        ]
+    );
+    for (code, word) in [
+        (Code::IdempotencyKeyRequired, "idempotency_key_required"),
+        (Code::IdempotencyConflict, "idempotency_conflict"),
+        (Code::OutcomeUnknown, "outcome_unknown"),
+        (Code::Internal, "internal"),
+    ] {
+        assert_eq!(code.as_str(), word);
+    }
+    let effects = [Effect::Happened, Effect::None, Effect::Unknown];
+    assert_eq!(effects.map(Effect::as_str), ["happened", "none", "unknown"]);
+    let modes = [Mode::Atomic, Mode::Guarded, Mode::Dispatched];
+    assert_eq!(modes.map(Mode::as_str), ["atomic", "guarded", "dispatched"]);
+}
+
+#[test]
+fn operation_ids() {
+    let now = Timestamp::from_millis(1_700_000_000_000);
+    let id = OperationId::new(now, [0xff; 10]);
+    let text = "op_018bcfe5-6800-7fff-bfff-ffffffffffff";
+    assert_eq!(id.to_string(), text);
+    assert_eq!(format!("{id:?}"), text);
+    assert_eq!(text.parse(), Ok(id));
+    assert_eq!(OperationId::from_bytes(id.to_bytes()), id);
+    // Sorted by the time they were made.
+    let later = OperationId::new(Timestamp::from_millis(1_700_000_000_001), [0; 10]);
+    assert!(id < later && id.to_string() < later.to_string());
+    for bad in [
+        "",
+        "op_",
+        "018bcfe5-6800-7fff-bfff-ffffffffffff",
+        "op_018bcfe568007fffbfffffffffffffff",
+        "op_018bcfe5-6800-7fff-bfff-fffffffffff",
+        "op_018bcfe5-6800-7fff-bfff-fffffffffffg",
+        "OP_018bcfe5-6800-7fff-bfff-ffffffffffff",
+        " op_018bcfe5-6800-7fff-bfff-ffffffffffff",
+    ] {
+        assert_eq!(
+            bad.parse::<OperationId>(),
+            Err(InvalidId::Operation),
+            "{bad}"
+        );
+    }
+}
+
+#[test]
+fn i4_ids_of_principals_have_one_spelling() {
+    for good in ["a", "A-z_0.9", &"k".repeat(128)] {
+        assert_eq!(PrincipalId::new(good).unwrap().as_str(), good);
+    }
+    for bad in ["", " a", "a/b", "é", "a\0", &"k".repeat(129)] {
+        assert_eq!(PrincipalId::new(bad), Err(InvalidId::Name), "{bad}");
+    }
 }
