@@ -1,1 +1,17 @@
+//! Real clients against the real binary: what the SDKs, the inspector and curl make of it, over
+//! HTTP and over stdio. `cargo xtask test` installs them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "test code"
+)]
 
+mod conformance;
+mod curl;
+mod flow;
+mod inspector;
+mod installed;
+mod sdks;
+mod seed_004;

@@ -60,7 +60,7 @@ fn field_09_no_credential_is_in_the_database_or_its_log() {
         }
         if when == "while it runs" {
             server.terminate();
-            let _ = counterfoil_e2e::until("the end", std::time::Duration::from_secs(60), || {
+            counterfoil_e2e::until("the end", std::time::Duration::from_secs(60), || {
                 (!server.is_ready()).then_some(())
             });
         }
