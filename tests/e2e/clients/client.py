@@ -22,7 +22,7 @@ async def outcome(client, call):
             result = await client.call_tool(call["tool"], arguments, meta=call.get("meta"))
         return {"result": result.model_dump(mode="json", by_alias=True, exclude_none=True)}
     except mcp.MCPError as error:
-        return {"error": error.error.model_dump(mode="json", exclude_none=True)}
+        return {"error": {"code": error.code, "message": error.message, "data": error.data}}
 
 
 async def main(job):
