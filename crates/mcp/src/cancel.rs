@@ -9,9 +9,12 @@ use std::{
 
 use tokio::sync::oneshot;
 
+/// A wait's number, and how to stop it.
+type Open = (u64, oneshot::Sender<()>);
+
 /// The waits that a client can stop. Stopping a wait stops no work.
 pub(crate) struct Waits<K> {
-    open: Mutex<HashMap<K, Vec<(u64, oneshot::Sender<()>)>>>,
+    open: Mutex<HashMap<K, Vec<Open>>>,
     next: AtomicU64,
 }
 

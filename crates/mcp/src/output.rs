@@ -70,7 +70,7 @@ pub struct ToolError {
     /// What to do next, if that can be said.
     pub next_action: Option<String>,
     /// Further facts, beside `code` and `message`.
-    pub details: Map<String, Value>,
+    pub details: Vec<(String, Value)>,
 }
 
 impl ToolError {
@@ -82,7 +82,7 @@ impl ToolError {
             code: code.into(),
             message: message.into(),
             next_action: None,
-            details: Map::new(),
+            details: Vec::new(),
         }
     }
 
@@ -108,7 +108,7 @@ impl ToolError {
     /// Adds a fact.
     #[must_use]
     pub fn detail(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.details.insert(name.to_owned(), value.into());
+        self.details.push((name.to_owned(), value.into()));
         self
     }
 }

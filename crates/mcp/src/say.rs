@@ -232,7 +232,11 @@ impl Voice<'_> {
         let own = match value {
             Value::Object(own) => own,
             Value::Null if reply.body.is_empty() => Map::new(),
-            other => Map::from_iter([("result".to_owned(), other)]),
+            other @ (Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)) => Map::from_iter([("result".to_owned(), other)]),
         };
         let structured = if reply.is_error() {
             failed(own, reply.status, operation_id, manner)

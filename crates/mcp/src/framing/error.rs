@@ -28,7 +28,7 @@ pub struct RpcError {
     /// One sentence.
     pub message: Cow<'static, str>,
     /// Facts for programs.
-    pub data: Option<Value>,
+    pub data: Option<Box<Value>>,
     /// The status of the HTTP response that carries it.
     pub http_status: u16,
 }
@@ -48,7 +48,7 @@ impl RpcError {
     /// The same with facts.
     #[must_use]
     pub fn with_data(mut self, data: Value) -> Self {
-        self.data = Some(data);
+        self.data = Some(Box::new(data));
         self
     }
 
@@ -64,7 +64,7 @@ impl RpcError {
     pub fn to_value(&self) -> Value {
         let mut error = json!({"code": self.code, "message": self.message});
         if let Some(data) = &self.data {
-            error["data"] = data.clone();
+            error["data"] = Value::clone(data);
         }
         error
     }

@@ -225,7 +225,7 @@ impl Exchange {
     /// Only revision 2025-03-26 has batches; it is what a request without a version speaks.
     async fn batch(self, messages: Vec<Result<Message<'_>, Unreadable>>) -> Response {
         let version = self.headers.version.as_deref();
-        if !version.is_none_or(|version| version == LEGACY[2]) {
+        if version.is_some_and(|version| version != LEGACY[2]) {
             let error = RpcError::new(
                 codes::INVALID_REQUEST,
                 "Invalid request: this revision has no batches; send one message at a time",
