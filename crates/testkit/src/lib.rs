@@ -2,12 +2,14 @@
 //!
 //! A [`MemoryStore`] that is the model of every store, a [`FaultyStore`] that breaks a store in
 //! chosen places, a [`VirtualClock`], a [`conformance`] suite that each store has to pass, and the
-//! seeded simulator ([`sim`]) of whole engines.
+//! seeded simulator ([`sim`]) of whole engines. [`mutants`] plants faults to see whether all this
+//! notices.
 
 mod clock;
 pub mod conformance;
 mod faulty;
 mod memory;
+pub mod mutants;
 mod seeded;
 pub mod sim;
 
