@@ -318,6 +318,28 @@ fn an_illegal_event_says_why() {
     );
 }
 
+/// A late answer may be a question too; only the current attempt's counts as one.
+#[test]
+fn a_late_question_of_the_current_attempt_stands() {
+    let admitted = Event::Admitted {
+        mode: Mode::Guarded,
+    };
+    let asked = |attempt| Event::Asked {
+        attempt,
+        effect_none: true,
+    };
+    let running = next(&Status::new(), admitted).unwrap();
+    let lost = next(&running, Event::Lost { attempt: 1 }).unwrap();
+    let asking = next(&lost, asked(1)).unwrap();
+    assert_eq!(
+        (asking.state, asking.effect()),
+        (State::InputRequired, Effect::None)
+    );
+    let same_provider_key = true;
+    let second = next(&lost, Event::Taken { same_provider_key }).unwrap();
+    assert_eq!(next(&second, asked(1)), Err(Illegal::Fenced));
+}
+
 #[test]
 fn attempts_are_bounded() {
     let admitted = Event::Admitted {
