@@ -37,7 +37,12 @@ pub(crate) fn run(reading: &Reading) -> Result<(), Failure> {
         .iter()
         .map(|setting| {
             let (value, source) = found(setting);
-            vec![setting.name.to_owned(), value, source, setting.about.to_owned()]
+            vec![
+                setting.name.to_owned(),
+                value,
+                source,
+                setting.about.to_owned(),
+            ]
         })
         .collect();
     print(&table(&["SETTING", "VALUE", "FROM", "WHAT"], &rows))

@@ -46,7 +46,11 @@ impl Config {
     pub(crate) fn read(layers: &Layers) -> Result<Self, Failure> {
         let log_format = text(layers, "telemetry.log_format")?;
         let config = Self {
-            listen: parsed(layers, "server.listen", "an address and a port, such as 127.0.0.1:8700")?,
+            listen: parsed(
+                layers,
+                "server.listen",
+                "an address and a port, such as 127.0.0.1:8700",
+            )?,
             data: PathBuf::from(text(layers, "server.data")?),
             allow_remote: parsed(layers, "server.allow_remote", "true or false")?,
             replay_for: duration(layers, "retention.replay_for")?,
@@ -97,6 +101,10 @@ impl Config {
             )
             .hint("write one with: (printf '1 '; openssl rand -base64 32) > sealing.keys"));
         }
+        if let Err(error) = counterfoil_mcp::MetaPrefix::new(&self.meta_prefix) {
+            return Err(Failure::new(Exit::Config, format!("mcp.meta_prefix: {error}"))
+                .hint("a name of yours turned round, such as `dev.example/`, or one word such as `assay`"));
+        }
         if self.otlp_endpoint.is_some() && cfg!(not(feature = "otlp")) {
             return Err(Failure::new(
                 Exit::Config,
@@ -127,7 +135,10 @@ fn optional(layers: &Layers, name: &str) -> Result<Option<String>, Failure> {
 fn list(layers: &Layers, name: &str) -> Result<Vec<String>, Failure> {
     let text = text(layers, name)?;
     let items = text.split(',').map(str::trim);
-    Ok(items.filter(|item| !item.is_empty()).map(str::to_owned).collect())
+    Ok(items
+        .filter(|item| !item.is_empty())
+        .map(str::to_owned)
+        .collect())
 }
 
 fn parsed<T: FromStr>(layers: &Layers, name: &str, form: &str) -> Result<T, Failure> {
@@ -212,11 +223,17 @@ mod tests {
     fn unknown_names_are_refused_with_the_nearest_right_one() {
         let said = |result: Result<Layers, Failure>| result.unwrap_err().to_string();
         let text = said(with(&[], Some("[retention]\nreplay_fro = \"1h\"")));
-        assert!(text.contains("did you mean retention.replay_for?"), "{text}");
+        assert!(
+            text.contains("did you mean retention.replay_for?"),
+            "{text}"
+        );
         let text = said(with(&[], Some("[retenton]\nreplay_for = \"1h\"")));
         assert!(text.contains("did you mean retention?"), "{text}");
         let text = said(with(&[("COUNTERFOIL_RETENTION_REPLAYFOR", "1h")], None));
-        assert!(text.contains("did you mean COUNTERFOIL_RETENTION_REPLAY_FOR?"), "{text}");
+        assert!(
+            text.contains("did you mean COUNTERFOIL_RETENTION_REPLAY_FOR?"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -231,6 +248,10 @@ mod tests {
             ("[server]\nallow_remote = 1", "true or false"),
             ("[server\n", "line 1"),
             ("server = 1", "section"),
+            (
+                "[mcp]\nmeta_prefix = \"io.modelcontextprotocol\"",
+                "reserved",
+            ),
         ] {
             let result = with(&[], Some(file)).and_then(|layers| Config::read(&layers));
             let failure = result.unwrap_err();

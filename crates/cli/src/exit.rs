@@ -71,8 +71,13 @@ impl From<counterfoil_server::Error> for Failure {
             Error::Invalid(_) => Self::new(Exit::Usage, error.to_string()),
             Error::NotFound(what) => Self::new(Exit::NotFound, error.to_string()).hint(format!(
                 "`counterfoil {}` shows what there is",
-                if *what == "operation" { "operations list" } else { "keys list" }
+                if *what == "operation" {
+                    "operations list"
+                } else {
+                    "keys list"
+                }
             )),
+            Error::Settings(_) => Self::split(Exit::Config, &error.to_string()),
             Error::Forbidden | Error::NoRandomness => Self::new(Exit::Failure, error.to_string()),
             Error::Store(error) => error.clone().into(),
         }

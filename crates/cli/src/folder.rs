@@ -174,7 +174,11 @@ fn unusable(what: &str, path: &Path, done: &str, error: &Error) -> Failure {
         ErrorKind::NotFound => "check the path",
         _ => "name another folder with --data",
     };
-    Failure::new(Exit::Store, format!("{what} {path} cannot be {done}: {error}")).hint(hint)
+    Failure::new(
+        Exit::Store,
+        format!("{what} {path} cannot be {done}: {error}"),
+    )
+    .hint(hint)
 }
 
 #[cfg(test)]

@@ -51,7 +51,10 @@ pub(crate) fn run(command: Keys) -> Result<(), Failure> {
             if reading.json {
                 return print_json(&to_json(&key));
             }
-            print(&format!("revoked {} in workspace {}", key.id, key.workspace))
+            print(&format!(
+                "revoked {} in workspace {}",
+                key.id, key.workspace
+            ))
         }
     }
 }
@@ -61,7 +64,9 @@ fn with_keys<T>(
     body: impl AsyncFnOnce(AgentKeys) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let config = Config::load(&reading.place.flags())?;
-    with_application(&config, async |application| body(application.agent_keys()).await)
+    with_application(&config, async |application| {
+        body(application.agent_keys()).await
+    })
 }
 
 fn workspace_id(text: &str) -> Result<WorkspaceId, Failure> {

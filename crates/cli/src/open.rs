@@ -12,18 +12,23 @@ use crate::{
 };
 
 /// Opens the database of a data folder and starts the application on it.
-pub(crate) async fn application(config: &Config, folder: &Folder) -> Result<Application, Failure> {
-    let store = store(config, folder)?;
-    Ok(Application::start(store, settings(config)?).await?)
+///
+/// Close the store when the application is done.
+pub(crate) async fn application(
+    config: &Config,
+    folder: &Folder,
+) -> Result<(Application, SqliteStore), Failure> {
+    let settings = settings(config)?;
+    let store = open(config, folder)?;
+    let shared: Arc<dyn Store> = Arc::new(store.clone());
+    Ok((Application::start(shared, settings).await?, store))
 }
 
-fn store(config: &Config, folder: &Folder) -> Result<Arc<dyn Store>, Failure> {
-    let options = Options {
-        queue_max: config.queue_max,
-        lock_patience: config.lock_patience,
-        ..Options::default()
-    };
-    Ok(Arc::new(SqliteStore::open(&folder.database(), options)?))
+fn open(config: &Config, folder: &Folder) -> Result<SqliteStore, Failure> {
+    let mut options = Options::default();
+    options.queue_max = config.queue_max;
+    options.lock_patience = config.lock_patience;
+    Ok(SqliteStore::open(folder.database(), options)?)
 }
 
 fn settings(config: &Config) -> Result<Settings, Failure> {
@@ -35,6 +40,7 @@ fn settings(config: &Config) -> Result<Settings, Failure> {
     settings.allowed_origins.clone_from(&config.allowed_origins);
     settings.body_bytes_max = config.body_bytes_max;
     settings.limits.patience = config.lock_patience;
+    settings.drain_for = config.drain;
     settings.rate = Rate {
         per_second: config.rate_per_second,
         burst: config.rate_burst,
@@ -48,7 +54,10 @@ fn key_ring(path: &Path) -> Result<Arc<KeyRing>, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::new(
             Exit::Config,
-            format!("sealing.key_file {} cannot be read: {error}", path.display()),
+            format!(
+                "sealing.key_file {} cannot be read: {error}",
+                path.display()
+            ),
         )
         .hint("check the path and its permissions")
     })?;
@@ -68,8 +77,10 @@ where
 {
     let folder = Folder::existing(&config.data)?;
     runtime()?.block_on(async {
-        let application = application(config, &folder).await?;
-        body(application).await
+        let (application, store) = application(config, &folder).await?;
+        let done = body(application).await;
+        store.close().await;
+        done
     })
 }
 
@@ -81,4 +92,3 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .build()
         .map_err(|error| Failure::new(Exit::Failure, format!("no runtime: {error}")))
 }
-

@@ -118,7 +118,15 @@ fn print_page(reading: &Reading, page: &OperationPage) -> Result<(), Failure> {
             ]
         })
         .collect();
-    let head = ["ID", "STATE", "EFFECT", "ATTEMPTS", "TARGET", "PRINCIPAL", "CREATED"];
+    let head = [
+        "ID",
+        "STATE",
+        "EFFECT",
+        "ATTEMPTS",
+        "TARGET",
+        "PRINCIPAL",
+        "CREATED",
+    ];
     let mut text = table(&head, &rows);
     if let Some(cursor) = &page.next_cursor {
         text.push_str(&format!("more: --cursor {cursor}\n"));
@@ -167,6 +175,9 @@ fn print_view(reading: &Reading, view: &OperationView) -> Result<(), Failure> {
             ]
         })
         .collect();
-    text.push_str(&table(&["TIME", "ATTEMPT", "CHANGE", "WHY", "EVIDENCE"], &rows));
+    text.push_str(&table(
+        &["TIME", "ATTEMPT", "CHANGE", "WHY", "EVIDENCE"],
+        &rows,
+    ));
     print(&text)
 }

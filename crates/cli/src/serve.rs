@@ -42,7 +42,10 @@ fn check_address(config: &Config) -> Result<(), Failure> {
     }
     Err(Failure::new(
         Exit::Config,
-        format!("{} can be reached by other machines, and there is no TLS here", config.listen),
+        format!(
+            "{} can be reached by other machines, and there is no TLS here",
+            config.listen
+        ),
     )
     .hint("listen on 127.0.0.1 behind a proxy that ends TLS, or say --allow-remote"))
 }
@@ -54,7 +57,7 @@ async fn listen(config: &Config, folder: &Folder) -> Result<(), Failure> {
     let address = listener
         .local_addr()
         .map_err(|error| cannot_listen(config.listen, &error))?;
-    let application = application(config, folder).await?;
+    let (application, store) = application(config, folder).await?;
     let first = folder
         .first_key(application.engine(), &application.agent_keys())
         .await?;
@@ -68,6 +71,7 @@ async fn listen(config: &Config, folder: &Folder) -> Result<(), Failure> {
     });
     let result = until_stopped(listener, &application, config).await;
     background.abort();
+    store.close().await;
     result
 }
 
@@ -100,7 +104,9 @@ async fn until_stopped(
     let told = application.clone();
     let watch = tokio::spawn(async move {
         signals.next().await;
-        tracing::info!("stopping; what is in flight is finished first, a second signal ends at once");
+        tracing::info!(
+            "stopping; what is in flight is finished first, a second signal ends at once"
+        );
         told.start_draining();
         let _ = stopped.send(Instant::now());
         signals.next().await;
@@ -117,7 +123,10 @@ async fn until_stopped(
     let all = timeout_at(deadline, application.drain(config.drain)).await;
     watch.abort();
     if cut > 0 || !matches!(all, Ok(true)) {
-        tracing::warn!(connections_cut = cut, "stopped with something still in flight; its operations tell what became of it");
+        tracing::warn!(
+            connections_cut = cut,
+            "stopped with something still in flight; its operations tell what became of it"
+        );
     } else {
         tracing::info!("stopped");
     }
@@ -148,8 +157,12 @@ impl Signals {
     #[cfg(unix)]
     pub(crate) fn new() -> Result<Self, Failure> {
         use tokio::signal::unix::{SignalKind, signal};
-        let failed =
-            |error| Failure::new(Exit::Failure, format!("no signals can be received: {error}"));
+        let failed = |error| {
+            Failure::new(
+                Exit::Failure,
+                format!("no signals can be received: {error}"),
+            )
+        };
         Ok(Self {
             terminate: signal(SignalKind::terminate()).map_err(failed)?,
             interrupt: signal(SignalKind::interrupt()).map_err(failed)?,

@@ -48,7 +48,10 @@ impl Telemetry {
     }
 
     /// Sends what is still on its way.
-    #[cfg_attr(not(feature = "otlp"), allow(clippy::unused_self, reason = "nothing to send"))]
+    #[cfg_attr(
+        not(feature = "otlp"),
+        allow(clippy::unused_self, reason = "nothing to send")
+    )]
     pub(crate) fn finish(self) {
         #[cfg(feature = "otlp")]
         if let Some(exporter) = self.exporter {

@@ -426,9 +426,7 @@ impl AgentKeys {
     /// A change whose domain error is carried out of the transaction, which is rolled back.
     async fn change<F>(&self, body: F) -> Result<AgentKey, Error>
     where
-        F: for<'t> Fn(
-                &'t mut dyn Sql,
-            ) -> counterfoil_store::BoxFuture<'t, Result<AgentKey, Error>>
+        F: for<'t> Fn(&'t mut dyn Sql) -> counterfoil_store::BoxFuture<'t, Result<AgentKey, Error>>
             + Send
             + Sync
             + 'static,

@@ -1,18 +1,23 @@
 use std::{sync::Arc, time::Duration};
 
-use axum::Router;
+use axum::{
+    Router,
+    http::{HeaderMap, header},
+};
 use counterfoil_core::WorkspaceId;
-use counterfoil_engine::Engine;
+use counterfoil_engine::{Caller, Engine};
 use counterfoil_http::Rest;
-use counterfoil_store::Store;
+use counterfoil_mcp::{AuthError, Authenticate, Endpoint, HttpOptions, Limits};
+use counterfoil_store::{BoxFuture, Store};
 
 use crate::{
-    AgentKeys, DEFAULT_WORKSPACE, Error, Settings,
-    gate::Gate,
+    AgentKeys, Credential, DEFAULT_WORKSPACE, Error, Settings,
+    gate::{Gate, Refused},
     meters, rest,
     schema::{COMPONENT, MIGRATIONS},
     settings::Operations,
     state::Shared,
+    tools::tools,
 };
 
 /// The built-in application on a store: agent keys, notes and operations over REST and MCP.
@@ -26,8 +31,14 @@ use crate::{
 #[derive(Clone)]
 pub struct Application {
     shared: Shared,
+    endpoint: Endpoint,
     settings: Arc<Settings>,
 }
+
+/// How a model best uses the MCP server.
+const INSTRUCTIONS: &str = "Calls that change something run once per idempotency key. After a time-out or a lost answer send \
+     the same call with the same key; it gets the first answer. get_operation and list_operations \
+     tell what became of a call.";
 
 impl Application {
     /// Brings the application's tables up, creates the workspace `default`, and is ready.
@@ -51,20 +62,43 @@ impl Application {
         agent_keys.ensure_workspace(&workspace).await?;
         let gate = Gate::new(agent_keys.clone(), store, settings.rate);
         let surface = Rest::default().body_bytes_max(settings.body_bytes_max);
+        let shared = Shared::new(engine, agent_keys, gate, operations, surface, openapi);
+        let endpoint = endpoint(&shared, &settings)?;
         Ok(Self {
-            shared: Shared::new(engine, agent_keys, gate, operations, surface, openapi),
+            shared,
+            endpoint,
             settings: Arc::new(settings),
         })
     }
 
     /// REST under `/api/v1`, MCP at `/mcp`, and the probes.
-    #[must_use]
     pub fn router(&self) -> Router {
-        rest::router(
-            self.shared.clone(),
-            self.settings.body_bytes_max,
-            Router::new(),
-        )
+        let options = HttpOptions {
+            allowed_hosts: self.settings.allowed_hosts.clone(),
+            allowed_origins: self.settings.allowed_origins.clone(),
+            ..HttpOptions::default()
+        };
+        let authenticate = Arc::new(Credentials::new(self.shared.clone()));
+        let mcp = self.endpoint.router(authenticate, options);
+        rest::router(self.shared.clone(), self.settings.body_bytes_max, mcp)
+    }
+
+    /// The MCP endpoint, for one client on a pair of streams.
+    #[must_use]
+    pub const fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Who presents this credential, for [`Application::endpoint`]; `None` if it is not valid.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn caller(&self, credential: &str) -> Result<Option<Caller>, Error> {
+        let Some(credential) = Credential::parse(credential) else {
+            return Ok(None);
+        };
+        let found = self.shared.agent_keys.authenticate(&credential).await?;
+        Ok(found.map(|key| self.shared.gate.caller(&key)))
     }
 
     /// The engine that runs the application's calls.
@@ -93,5 +127,56 @@ impl Application {
     pub async fn drain(&self, bound: Duration) -> bool {
         self.start_draining();
         self.shared.engine.drain(bound).await
+    }
+}
+
+fn endpoint(shared: &Shared, settings: &Settings) -> Result<Endpoint, Error> {
+    let mut limits = Limits::default();
+    limits.framing.message_bytes_max = settings.body_bytes_max;
+    limits.drain_for = settings.drain_for;
+    Endpoint::builder(shared.engine.clone())
+        .title("Counterfoil")
+        .server("counterfoil", env!("CARGO_PKG_VERSION"))
+        .instructions(INSTRUCTIONS)
+        .meta_prefix(&settings.meta_prefix)
+        .limits(limits)
+        .tools(tools(shared))
+        .build()
+        .map_err(|error| Error::Settings(error.to_string()))
+}
+
+/// The gate as the MCP endpoint asks it.
+struct Credentials {
+    shared: Shared,
+}
+
+impl Credentials {
+    const fn new(shared: Shared) -> Self {
+        Self { shared }
+    }
+}
+
+impl Authenticate for Credentials {
+    fn authenticate<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+    ) -> BoxFuture<'a, Result<Caller, AuthError>> {
+        Box::pin(async move {
+            let header = headers.get(header::AUTHORIZATION);
+            let text = header.and_then(|value| value.to_str().ok());
+            match self.shared.gate.admit(text, None).await {
+                Ok(key) => Ok(self.shared.gate.caller(&key)),
+                Err(Refused::Unauthorized) if header.is_none() => Err(AuthError::Missing),
+                Err(Refused::Unauthorized) => Err(AuthError::Invalid),
+                Err(Refused::RateLimited(retry_after)) => {
+                    Err(AuthError::RateLimited { retry_after })
+                }
+                Err(Refused::Store(error)) => {
+                    tracing::warn!(%error, "a credential could not be checked");
+                    let retry_after = Duration::from_secs(1);
+                    Err(AuthError::Unavailable { retry_after })
+                }
+            }
+        })
     }
 }

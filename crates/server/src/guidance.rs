@@ -48,6 +48,9 @@ mod tests {
             tombstone_for: Duration::ZERO,
         };
         let text = key_guidance(&none, "look");
-        assert!(text.contains("1m 30s") && text.contains("new action"), "{text}");
+        assert!(
+            text.contains("1m 30s") && text.contains("new action"),
+            "{text}"
+        );
     }
 }

@@ -26,6 +26,7 @@ mod rest;
 mod schema;
 mod settings;
 mod state;
+mod tools;
 
 pub use agent_keys::{
     AgentKey, AgentKeys, DEFAULT_WORKSPACE, Issued, NewAgentKey, Role, to_json as agent_key_json,

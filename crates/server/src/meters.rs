@@ -34,8 +34,14 @@ fn describe() {
         "counterfoil_http_requests_total",
         "HTTP requests, by method, route template and status."
     );
-    metrics::describe_gauge!("counterfoil_http_in_flight", "HTTP requests being answered.");
-    metrics::describe_gauge!("counterfoil_store_queue_depth", "Callers waiting for the writer.");
+    metrics::describe_gauge!(
+        "counterfoil_http_in_flight",
+        "HTTP requests being answered."
+    );
+    metrics::describe_gauge!(
+        "counterfoil_store_queue_depth",
+        "Callers waiting for the writer."
+    );
     metrics::describe_gauge!(
         "counterfoil_store_reservations",
         "Reservations whose completion is not recorded yet, in this process."

@@ -112,11 +112,7 @@ fn read_row(row: &Row) -> Result<Note, store::Error> {
 }
 
 /// The note `id` of a workspace.
-pub(crate) async fn get(
-    engine: &Engine,
-    workspace: &WorkspaceId,
-    id: &str,
-) -> Result<Note, Error> {
+pub(crate) async fn get(engine: &Engine, workspace: &WorkspaceId, id: &str) -> Result<Note, Error> {
     if !is_note_id(id) {
         return Err(Error::NotFound("note"));
     }
@@ -153,9 +149,11 @@ pub(crate) async fn list(
     // Above every id: `~` sorts after all its characters.
     let before = match cursor {
         None => "~".to_owned(),
-        Some(cursor) => read_cursor(CURSOR_KIND, cursor).filter(|id| is_note_id(id)).ok_or_else(
-            || Error::invalid("cursor", "is none of this list; take it from next_cursor"),
-        )?,
+        Some(cursor) => read_cursor(CURSOR_KIND, cursor)
+            .filter(|id| is_note_id(id))
+            .ok_or_else(|| {
+                Error::invalid("cursor", "is none of this list; take it from next_cursor")
+            })?,
     };
     let mut notes = store::read(engine.store().as_ref(), |sql| {
         let parameters = [

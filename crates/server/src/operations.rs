@@ -327,7 +327,10 @@ fn write_place(part: char, place: Option<Cursor>) -> String {
 
 fn read_place(text: &str) -> Option<(char, Option<Cursor>)> {
     let text = read_cursor(CURSOR_KIND, text)?;
-    let part = text.chars().next().filter(|c| [IN_DOUBT, THE_REST].contains(c))?;
+    let part = text
+        .chars()
+        .next()
+        .filter(|c| [IN_DOUBT, THE_REST].contains(c))?;
     let place = text.get(1..)?;
     if place.is_empty() {
         return Some((part, None));

@@ -10,8 +10,7 @@ mod query;
 mod refusal;
 
 use axum::{
-    Extension, Router,
-    middleware,
+    Extension, Router, middleware,
     routing::{MethodRouter, delete, get, post},
 };
 use counterfoil_http::{bound_body, catch_panics, with_fallbacks};

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use counterfoil_core::{Pointer, Policy, Retention};
 use counterfoil_engine::{KeyRing, Limits, Operation};
@@ -24,6 +24,8 @@ pub struct Settings {
     pub body_bytes_max: usize,
     /// How many calls one principal may make.
     pub rate: Rate,
+    /// How long the end of a client's stream waits for its calls under way. Default 10 s.
+    pub drain_for: Duration,
     /// Bounds of the engine.
     pub limits: Limits,
 }
@@ -39,6 +41,7 @@ impl Default for Settings {
             key_ring: None,
             body_bytes_max: 1024 * 1024,
             rate: Rate::default(),
+            drain_for: Duration::from_secs(10),
             limits: Limits::default(),
         }
     }

@@ -102,7 +102,10 @@ fn config_file(
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => Ok(None),
         Err(error) => Err(Failure::new(
             Exit::Config,
-            format!("the configuration file {} cannot be read: {error}", path.display()),
+            format!(
+                "the configuration file {} cannot be read: {error}",
+                path.display()
+            ),
         )
         .hint("check the path and its permissions")),
     }
@@ -125,12 +128,19 @@ fn lay_file(layers: &mut Layers, path: &Path, text: &str) -> Result<(), Failure>
         let in_section = |setting: &&Setting| setting.name.split('.').next() == Some(section);
         if !SETTINGS.iter().any(|setting| in_section(&setting)) {
             let sections = SETTINGS.iter().filter_map(|s| s.name.split('.').next());
-            return Err(unknown("section", &format!("[{section}]"), nearest(section, sections)));
+            return Err(unknown(
+                "section",
+                &format!("[{section}]"),
+                nearest(section, sections),
+            ));
         }
         let toml::Value::Table(keys) = value else {
             return Err(Failure::new(
                 Exit::Config,
-                format!("`{section}` in {} is a section, not a value", path.display()),
+                format!(
+                    "`{section}` in {} is a section, not a value",
+                    path.display()
+                ),
             )
             .hint(format!("write [{section}] on a line of its own")));
         };
@@ -166,12 +176,7 @@ fn spelled(setting: &Setting, value: &toml::Value, path: &Path) -> Result<String
             .collect::<Option<Vec<_>>>()
             .map(|items| items.join(",")),
         (
-            Kind::Text
-            | Kind::Duration
-            | Kind::Path
-            | Kind::Number
-            | Kind::Switch
-            | Kind::List,
+            Kind::Text | Kind::Duration | Kind::Path | Kind::Number | Kind::Switch | Kind::List,
             _,
         ) => None,
     };

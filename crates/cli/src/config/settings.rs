@@ -48,27 +48,132 @@ const fn setting(
 
 /// Everything that can be set.
 pub(crate) const SETTINGS: &[Setting] = &[
-    setting("server.listen", Kind::Text, "127.0.0.1:8700", "address and port to listen on"),
-    setting("server.data", Kind::Path, "counterfoil-data", "folder of the database and the first agent key"),
-    setting("server.allow_remote", Kind::Switch, "false", "listen on an address that other machines reach (there is no TLS here)"),
-    setting("retention.replay_for", Kind::Duration, "48h", "how long a stored result is replayed, from the end of the operation"),
-    setting("retention.tombstone_for", Kind::Duration, "30days", "how long a used key is refused, from the end of the operation; 0: after replay_for it is a new action"),
-    setting("mcp.meta_prefix", Kind::Text, "dev.counterfoil/", "prefix of our names in _meta"),
-    setting("mcp.allowed_hosts", Kind::List, "", "Host headers taken beside the address listened on"),
-    setting("mcp.allowed_origins", Kind::List, "", "Origin headers taken; a request without Origin is always taken"),
-    setting("limits.body_bytes_max", Kind::Number, "1048576", "largest request body, in bytes"),
-    setting("limits.connections_max", Kind::Number, "1024", "most connections at once"),
-    setting("limits.headers_max", Kind::Number, "100", "most headers of a request"),
-    setting("limits.queue_max", Kind::Number, "4096", "most callers waiting for the writer"),
-    setting("limits.rate_per_second", Kind::Number, "2000", "calls per second of one agent key in the long run; 0: no limit"),
-    setting("limits.rate_burst", Kind::Number, "10000", "calls of one agent key at once after a pause"),
-    setting("limits.drain", Kind::Duration, "10s", "how long a stop waits for what is in flight"),
-    setting("limits.lock_patience", Kind::Duration, "5s", "how long to wait for a database that another process has locked"),
-    setting("sealing.key_file", Kind::Path, "", "keys that stored results are sealed with, one `<id> <32 bytes in base64>` a line, the first one active"),
-    setting("sealing.notes", Kind::Switch, "false", "seal the stored results of create_note and POST /api/v1/notes"),
-    setting("telemetry.log", Kind::Text, "info", "what is logged to stderr, such as `info` or `counterfoil_engine=debug`"),
-    setting("telemetry.log_format", Kind::Text, "text", "`text` or `json`"),
-    setting("telemetry.otlp_endpoint", Kind::Text, "", "where spans go, over OTLP/HTTP, such as http://127.0.0.1:4318/v1/traces; needs a build with the feature `otlp`"),
+    setting(
+        "server.listen",
+        Kind::Text,
+        "127.0.0.1:8700",
+        "address and port to listen on",
+    ),
+    setting(
+        "server.data",
+        Kind::Path,
+        "counterfoil-data",
+        "folder of the database and the first agent key",
+    ),
+    setting(
+        "server.allow_remote",
+        Kind::Switch,
+        "false",
+        "listen on an address that other machines reach (there is no TLS here)",
+    ),
+    setting(
+        "retention.replay_for",
+        Kind::Duration,
+        "48h",
+        "how long a stored result is replayed, from the end of the operation",
+    ),
+    setting(
+        "retention.tombstone_for",
+        Kind::Duration,
+        "30days",
+        "how long a used key is refused, from the end of the operation; 0: after replay_for it is a new action",
+    ),
+    setting(
+        "mcp.meta_prefix",
+        Kind::Text,
+        "dev.counterfoil/",
+        "prefix of our names in _meta",
+    ),
+    setting(
+        "mcp.allowed_hosts",
+        Kind::List,
+        "",
+        "Host headers taken beside the address listened on",
+    ),
+    setting(
+        "mcp.allowed_origins",
+        Kind::List,
+        "",
+        "Origin headers taken; a request without Origin is always taken",
+    ),
+    setting(
+        "limits.body_bytes_max",
+        Kind::Number,
+        "1048576",
+        "largest request body, in bytes",
+    ),
+    setting(
+        "limits.connections_max",
+        Kind::Number,
+        "1024",
+        "most connections at once",
+    ),
+    setting(
+        "limits.headers_max",
+        Kind::Number,
+        "100",
+        "most headers of a request",
+    ),
+    setting(
+        "limits.queue_max",
+        Kind::Number,
+        "4096",
+        "most callers waiting for the writer",
+    ),
+    setting(
+        "limits.rate_per_second",
+        Kind::Number,
+        "2000",
+        "calls per second of one agent key in the long run; 0: no limit",
+    ),
+    setting(
+        "limits.rate_burst",
+        Kind::Number,
+        "10000",
+        "calls of one agent key at once after a pause",
+    ),
+    setting(
+        "limits.drain",
+        Kind::Duration,
+        "10s",
+        "how long a stop waits for what is in flight",
+    ),
+    setting(
+        "limits.lock_patience",
+        Kind::Duration,
+        "5s",
+        "how long to wait for a database that another process has locked",
+    ),
+    setting(
+        "sealing.key_file",
+        Kind::Path,
+        "",
+        "keys that stored results are sealed with, one `<id> <32 bytes in base64>` a line, the first one active",
+    ),
+    setting(
+        "sealing.notes",
+        Kind::Switch,
+        "false",
+        "seal the stored results of create_note and POST /api/v1/notes",
+    ),
+    setting(
+        "telemetry.log",
+        Kind::Text,
+        "info",
+        "what is logged to stderr, such as `info` or `counterfoil_engine=debug`",
+    ),
+    setting(
+        "telemetry.log_format",
+        Kind::Text,
+        "text",
+        "`text` or `json`",
+    ),
+    setting(
+        "telemetry.otlp_endpoint",
+        Kind::Text,
+        "",
+        "where spans go, over OTLP/HTTP, such as http://127.0.0.1:4318/v1/traces; needs a build with the feature `otlp`",
+    ),
 ];
 
 /// The environment variable that names the configuration file.
@@ -81,5 +186,6 @@ pub(crate) fn nearest<'a>(
 ) -> Option<&'a str> {
     let scored = candidates.map(|name| (strsim::jaro_winkler(wrong, name), name));
     let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
-    best.filter(|(score, _)| *score > 0.75).map(|(_, name)| name)
+    best.filter(|(score, _)| *score > 0.75)
+        .map(|(_, name)| name)
 }

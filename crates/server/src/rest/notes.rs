@@ -76,7 +76,13 @@ pub(super) async fn list(
             return Err(Error::invalid("state", "is no parameter of this list"));
         }
         let limit = query.limit(PAGE_DEFAULT);
-        notes::list(&shared.engine, &key.workspace, limit, query.cursor.as_deref()).await
+        notes::list(
+            &shared.engine,
+            &key.workspace,
+            limit,
+            query.cursor.as_deref(),
+        )
+        .await
     };
     match page.await {
         Ok(page) => Json(page.to_json()).into_response(),

@@ -1,0 +1,76 @@
+use counterfoil_server::Application;
+
+use crate::{
+    args::Mcp,
+    config::Config,
+    exit::{Exit, Failure},
+    folder::{Folder, read_secret},
+    open::{application, runtime},
+    serve::Signals,
+    telemetry::Telemetry,
+};
+
+/// Speaks MCP on standard input and output, as the local agent key. Standard output carries
+/// nothing but protocol.
+pub(crate) fn run(mcp: &Mcp) -> Result<(), Failure> {
+    let config = Config::load(&mcp.place.flags())?;
+    let telemetry = Telemetry::start(&config)?;
+    let folder = Folder::create(&config.data)?;
+    let runtime = runtime()?;
+    let done = runtime.block_on(serve(mcp, &config, &folder));
+    // A read of standard input may still be waiting on a thread: it is not waited for.
+    runtime.shutdown_background();
+    telemetry.finish();
+    done
+}
+
+async fn serve(mcp: &Mcp, config: &Config, folder: &Folder) -> Result<(), Failure> {
+    let (application, store) = application(config, folder).await?;
+    let file = match &mcp.agent_key_file {
+        Some(file) => file.clone(),
+        None => {
+            folder
+                .first_key(application.engine(), &application.agent_keys())
+                .await?;
+            folder.agent_key()
+        }
+    };
+    let caller = application.caller(&read_secret(&file)?).await?;
+    let caller = caller.ok_or_else(|| {
+        Failure::new(
+            Exit::Config,
+            format!(
+                "the agent key in {} is not valid (any more)",
+                file.display()
+            ),
+        )
+        .hint(
+            "`counterfoil keys list` shows the keys; `counterfoil keys rotate` makes a new secret",
+        )
+    })?;
+    let background = tokio::spawn({
+        let application = application.clone();
+        async move { application.maintain().await }
+    });
+    let mut signals = Signals::new()?;
+    let endpoint = application.endpoint().clone();
+    let streams = endpoint.serve_stdio(caller, tokio::io::stdin(), tokio::io::stdout());
+    let done = tokio::select! {
+        done = streams => done.map_err(|error| {
+            Failure::new(Exit::Failure, format!("the client's streams broke: {error}"))
+        }),
+        () = signals.next() => Ok(()),
+    };
+    background.abort();
+    drain(&application, config).await;
+    store.close().await;
+    done
+}
+
+async fn drain(application: &Application, config: &Config) {
+    if !application.drain(config.drain).await {
+        tracing::warn!(
+            "stopped with something still in flight; its operations tell what became of it"
+        );
+    }
+}
