@@ -78,7 +78,8 @@ impl KeyedRoute {
 ///   without one a keyed call is refused with 401.
 /// - The target is the method, the route's template and the *decoded* path parameters, so that
 ///   `nd_1` and `nd%5F1` are one. Apply it with `route_layer`: what no route matches reserves
-///   nothing (the layer also refuses to reserve for a request without a matched path). Services
+///   nothing (the layer also refuses to reserve for a request without a matched path, and answers
+///   404 to a keyed call whose path has an empty segment). Services
 ///   mounted with `nest_service` have no matched path of their own and pass through: put the
 ///   layer inside them.
 /// - The handler finds its [`Attempt`] among the request's extensions, and passes its fence to
@@ -208,6 +209,9 @@ impl Shared {
     {
         let (mut parts, body) = request.into_parts();
         let keyed = parts.headers.contains_key(IDEMPOTENCY_KEY);
+        if !keyed && !self.requires_keys() {
+            return pass(inner, Request::from_parts(parts, body)).await;
+        }
         let route = route_of(&mut parts).await;
         let kept = match &route {
             Ok(Some(route)) => self.kept(route),
@@ -257,6 +261,10 @@ impl Shared {
         Ok(self
             .rest
             .respond_waited(answer, fingerprint.rule, wait, wait_max))
+    }
+
+    fn requires_keys(&self) -> bool {
+        self.standard.key_required || self.routes.values().any(|route| route.key_required)
     }
 
     fn kept(&self, route: &Route) -> &KeyedRoute {

@@ -25,7 +25,7 @@ pub(crate) struct Route {
     pub(crate) target: Target,
 }
 
-/// The route of a request; `None` if no route matched.
+/// The route of a request; `None` if no route matched. A path that cannot name anything is refused.
 pub(crate) async fn route_of(parts: &mut Parts) -> Result<Option<Route>, Problem> {
     let Some(template) = parts.extensions.get::<MatchedPath>().cloned() else {
         return Ok(None);
@@ -35,10 +35,14 @@ pub(crate) async fn route_of(parts: &mut Parts) -> Result<Option<Route>, Problem
         .map_err(|_| {
             Problem::new(Code::MalformedRequest).detail("The path is not percent-encoded UTF-8.")
         })?;
-    let parameters = parameters
+    let parameters: Vec<String> = parameters
         .iter()
         .map(|(_, value)| value.to_owned())
         .collect();
+    // `/nodes//complete` matches `/nodes/{id}/complete` with an empty id, which names nothing.
+    if parameters.iter().any(String::is_empty) {
+        return Err(Problem::new(Code::NotFound).detail("The path has an empty segment."));
+    }
     let operation = format!("{} {}", parts.method, template.as_str());
     Ok(Some(Route {
         target: Target::new(operation).with_parameters(parameters),

@@ -54,7 +54,8 @@ pub struct Bounds {
     /// How long a request's head may take; on HTTP/1 also how long an idle connection is kept.
     /// Default 30 s.
     pub head_for: Duration,
-    /// How long a connection without requests is kept. Default 75 s.
+    /// How long a connection without requests is kept; and one whose client takes nothing of its
+    /// answer, twice as long at the most. Default 75 s.
     pub idle_for: Duration,
     /// How long a request's body may take, from when it is first read. Default 30 s.
     pub body_for: Duration,
@@ -176,6 +177,23 @@ struct Connection {
 struct Activity {
     requests: AtomicU64,
     in_flight: AtomicUsize,
+    /// How often the bodies of its answers were asked for more.
+    pulls: AtomicU64,
+    /// How many of them wait for the application, not for the client.
+    waiting: AtomicUsize,
+}
+
+impl Activity {
+    /// What has happened so far, and whether something is still to come from this side.
+    fn look(&self) -> ((u64, u64), bool) {
+        let so_far = (
+            self.requests.load(Ordering::Acquire),
+            self.pulls.load(Ordering::Acquire),
+        );
+        let busy =
+            self.in_flight.load(Ordering::Acquire) > 0 || self.waiting.load(Ordering::Acquire) > 0;
+        (so_far, busy)
+    }
 }
 
 struct InFlight(Arc<Activity>);
@@ -211,8 +229,11 @@ impl Connection {
                 let router = router.clone();
                 async move {
                     let response = answer(router, request, peer, bounds).await;
-                    drop(in_flight);
-                    Ok::<_, Infallible>(response)
+                    Ok::<_, Infallible>(response.map(|body| Pulled {
+                        body,
+                        activity: Arc::clone(&in_flight.0),
+                        waiting: false,
+                    }))
                 }
             })
         };
@@ -222,7 +243,7 @@ impl Connection {
         // Until the first head is there whole, nobody else's timer runs: which protocol it is
         // is not known before.
         let mut look = pin!(tokio::time::sleep(bounds.head_for));
-        let (mut seen, mut told) = (0, false);
+        let (mut seen, mut told) = ((0, 0), false);
         loop {
             tokio::select! {
                 biased;
@@ -237,16 +258,17 @@ impl Connection {
                     connection.as_mut().graceful_shutdown();
                 }
                 () = look.as_mut() => {
-                    let requests = activity.requests.load(Ordering::Acquire);
-                    let busy = activity.in_flight.load(Ordering::Acquire) > 0;
-                    if requests == 0 {
+                    let (so_far, busy) = activity.look();
+                    let quiet = !busy && so_far == seen;
+                    // No head has come whole, or even the last answer is not taken.
+                    if so_far.0 == 0 || (quiet && told) {
                         return;
                     }
-                    if !busy && requests == seen && !told {
+                    if quiet {
                         told = true;
                         connection.as_mut().graceful_shutdown();
                     }
-                    seen = requests;
+                    seen = so_far;
                     look.as_mut().reset(Instant::now() + bounds.idle_for);
                 }
             }
@@ -311,6 +333,55 @@ impl HttpBody for Timed {
             Poll::Ready(()) => Poll::Ready(Some(Err(Slow.into()))),
             Poll::Pending => Poll::Pending,
         }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of an answer, which tells a client that takes nothing from an application that has
+/// nothing to give yet.
+struct Pulled {
+    body: Body,
+    activity: Arc<Activity>,
+    waiting: bool,
+}
+
+impl Pulled {
+    fn set_waiting(&mut self, waiting: bool) {
+        match (self.waiting, waiting) {
+            (false, true) => self.activity.waiting.fetch_add(1, Ordering::AcqRel),
+            (true, false) => self.activity.waiting.fetch_sub(1, Ordering::AcqRel),
+            (true, true) | (false, false) => return,
+        };
+        self.waiting = waiting;
+    }
+}
+
+impl Drop for Pulled {
+    fn drop(&mut self) {
+        self.set_waiting(false);
+    }
+}
+
+impl HttpBody for Pulled {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        this.activity.pulls.fetch_add(1, Ordering::AcqRel);
+        let frame = Pin::new(&mut this.body).poll_frame(context);
+        this.set_waiting(frame.is_pending());
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

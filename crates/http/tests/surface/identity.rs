@@ -175,7 +175,7 @@ async fn what_no_route_matches_reserves_nothing() {
     ] {
         for _ in 0..2 {
             let answered = post(&router, path, "k", "{}").await;
-            assert_eq!(answered.status, 404, "{path} {answered:?}");
+            assert_eq!(answered.refusal(), (404, "not_found".to_owned()), "{path}");
         }
     }
     let not_text = post(&router, "/nodes/%FF/complete", "k", "{}").await;

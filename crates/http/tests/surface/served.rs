@@ -291,6 +291,68 @@ async fn idle_connections_are_closed() {
     assert!(read_all(&mut stream).await.ends_with("here"));
 }
 
+/// Says when it is dropped.
+struct Dropped(Arc<Notify>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_of_its_answer_is_cut_off() {
+    let gone = Arc::new(Notify::new());
+    let guard = Arc::clone(&gone);
+    let endless = move || {
+        let dropped = Dropped(Arc::clone(&guard));
+        let part = Bytes::from(vec![b'x'; 64 * 1024]);
+        let parts = futures_util::stream::repeat_with(move || {
+            let _held = &dropped;
+            Ok::<_, std::io::Error>(part.clone())
+        });
+        async move { Body::from_stream(parts) }
+    };
+    let bounds = Bounds {
+        idle_for: Duration::from_millis(100),
+        head_for: Duration::from_millis(100),
+        ..Bounds::default()
+    };
+    let server = Server::start(Router::new().route("/", get(endless)), bounds).await;
+    let mut stream = server.connect().await;
+    let request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    within(gone.notified()).await;
+    drop(stream);
+}
+
+#[tokio::test]
+async fn an_answer_the_application_is_slow_to_give_is_not_cut_off() {
+    let (give, given) = oneshot::channel::<()>();
+    let given = Arc::new(std::sync::Mutex::new(Some(given)));
+    let slow = move || {
+        let given = given.lock().unwrap().take().unwrap();
+        let parts = futures_util::stream::once(async move {
+            let _ = given.await;
+            Ok::<_, std::io::Error>("at last")
+        });
+        async move { Body::from_stream(parts) }
+    };
+    let bounds = Bounds {
+        idle_for: Duration::from_millis(20),
+        head_for: Duration::from_millis(20),
+        ..Bounds::default()
+    };
+    let server = Server::start(Router::new().route("/", get(slow)), bounds).await;
+    let mut stream = server.connect().await;
+    let request = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    // Many times the bounds: that nothing happens has no event to wait for.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    give.send(()).unwrap();
+    assert!(read_all(&mut stream).await.contains("at last"));
+}
+
 #[tokio::test]
 async fn http_2_is_served_and_bounded_too() {
     let router = Router::new().route(
