@@ -4,9 +4,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rusqlite::{Connection, Error as Sqlite, OpenFlags};
+use rusqlite::{Connection, Error as Sqlite, OpenFlags, config::DbConfig};
 
-use crate::{Options, error::is_busy, guard::Guard};
+use crate::{Options, error::is_busy, fault::Seam, guard::Guard};
 
 /// Number of prepared statements each connection keeps.
 const STATEMENTS: usize = 256;
@@ -28,6 +28,7 @@ pub(crate) struct Place {
     pub(crate) path: PathBuf,
     /// Nobody can write to it, not even to its shared memory: read it without locks.
     pub(crate) immutable: bool,
+    pub(crate) seam: Seam,
 }
 
 impl Place {
@@ -37,12 +38,16 @@ impl Place {
         let mut sqlite = Connection::open_with_flags(&self.path, flags)?;
         sqlite.busy_timeout(Duration::ZERO)?;
         sqlite.set_prepared_statement_cache_capacity(STATEMENTS);
+        keep_plans(&sqlite)?;
         set(&sqlite, "synchronous", "FULL")?;
         set(&sqlite, "foreign_keys", "ON")?;
         set(&sqlite, "cache_size", -i64::from(options.cache_kib))?;
         set(&sqlite, "wal_autocheckpoint", 8000)?;
         set(&sqlite, "journal_size_limit", LOG_BYTES)?;
         set(&sqlite, "temp_store", "MEMORY")?;
+        if let Some(pages) = self.seam.pages_max() {
+            set(&sqlite, "max_page_count", pages)?;
+        }
         let guard = Guard::install(&mut sqlite)?;
         Ok(Guarded { sqlite, guard })
     }
@@ -59,12 +64,21 @@ impl Place {
         };
         sqlite.busy_timeout(READER_PATIENCE)?;
         sqlite.set_prepared_statement_cache_capacity(STATEMENTS);
+        keep_plans(&sqlite)?;
         set(&sqlite, "query_only", "ON")?;
         set(&sqlite, "cache_size", -i64::from(options.reader_cache_kib))?;
         set(&sqlite, "temp_store", "MEMORY")?;
         let guard = Guard::install(&mut sqlite)?;
         Ok(Guarded { sqlite, guard })
     }
+}
+
+/// Plans do not depend on bound values. Otherwise the partial indexes make SQLite prepare a
+/// statement anew each time a value is bound, to see whether the index fits it.
+fn keep_plans(sqlite: &Connection) -> Result<(), Sqlite> {
+    sqlite
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+        .map(drop)
 }
 
 fn set(sqlite: &Connection, name: &str, value: impl rusqlite::ToSql) -> Result<(), Sqlite> {

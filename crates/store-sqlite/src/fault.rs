@@ -47,6 +47,11 @@ pub trait Fault: Send + Sync {
     /// Whether something goes wrong here.
     fn at(&self, point: Point) -> Option<Injected>;
 
+    /// The most pages the file may have, for a disk that is really full.
+    fn pages_max(&self) -> Option<u32> {
+        None
+    }
+
     /// Replaces a locator, to make two identities collide.
     fn locator(&self, locator: i64) -> i64 {
         locator
@@ -66,6 +71,10 @@ impl Seam {
             Some(injected) => Err(injected.error()),
             None => Ok(()),
         }
+    }
+
+    pub(crate) fn pages_max(&self) -> Option<u32> {
+        self.0.as_ref().and_then(|fault| fault.pages_max())
     }
 
     pub(crate) fn locator(&self, locator: i64) -> i64 {

@@ -10,6 +10,7 @@ use rusqlite::{Connection, Error as Sqlite};
 use crate::{
     OpenError, Options,
     connection::{Guarded, Place, patiently},
+    fault::Seam,
     schema,
 };
 
@@ -26,7 +27,7 @@ pub(crate) struct Opened {
 /// Rows of writers not seen for this long are forgotten, in seconds.
 const WRITER_FORGOTTEN_SECONDS: i64 = 7 * 24 * 3600;
 
-pub(crate) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> {
+pub(crate) fn open(path: &Path, options: &Options, seam: Seam) -> Result<Opened, OpenError> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => return Err(OpenError::NotAFile(path.to_owned())),
         Ok(_) => {}
@@ -46,12 +47,13 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
         });
     }
     if options.read_only {
-        return open_for_reading(path, options);
+        return open_for_reading(path, options, seam);
     }
     create(path, &folder)?;
     let place = Place {
         path: path.to_owned(),
         immutable: false,
+        seam,
     };
     open_for_writing(place, options)
 }
@@ -185,11 +187,12 @@ fn set_up_log(place: &Place, connection: &Connection, patience: Duration) -> Res
     }
 }
 
-fn open_for_reading(path: &Path, options: &Options) -> Result<Opened, OpenError> {
+fn open_for_reading(path: &Path, options: &Options, seam: Seam) -> Result<Opened, OpenError> {
     let sqlite = |error: Sqlite| OpenError::from_sqlite(path, options.lock_patience, &error);
     let mut place = Place {
         path: path.to_owned(),
         immutable: false,
+        seam,
     };
     let look = |place: &Place| {
         let reader = place.reader(options)?;

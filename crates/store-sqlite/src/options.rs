@@ -1,9 +1,7 @@
 use std::time::Duration;
 
-use crate::fault::Seam;
-
 /// How a store is opened, and its bounds. [`Options::default`] suits one server on one machine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Most callers waiting for the writer, completions not counted; beyond it
     /// [`counterfoil_store::Error::Busy`]. Default 4,096.
@@ -42,7 +40,6 @@ pub struct Options {
     /// Does not look at the kind of file system. The locks SQLite depends on are not reliable on
     /// network file systems: two machines may then both run one key. Default `false`.
     pub any_file_system: bool,
-    pub(crate) seam: Seam,
 }
 
 impl Default for Options {
@@ -62,17 +59,6 @@ impl Default for Options {
             read_only: false,
             adopt: false,
             any_file_system: false,
-            seam: Seam::default(),
         }
-    }
-}
-
-impl Options {
-    /// Injects faults, for tests.
-    #[cfg(feature = "testing")]
-    #[must_use]
-    pub fn with_fault(mut self, fault: std::sync::Arc<dyn crate::Fault>) -> Self {
-        self.seam = Seam::new(fault);
-        self
     }
 }

@@ -19,6 +19,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::{
     OpenError, Options, atomic,
+    fault::Seam,
     open::{Opened, open},
     queue::{Call, Class, Job, Queue, say_busy},
     read::{Reader, Readers},
@@ -74,16 +75,34 @@ impl SqliteStore {
     /// # Errors
     /// [`OpenError`] says what is wrong and what to do.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
+        Self::start(path.as_ref(), options, Seam::default())
+    }
+
+    /// Opens it with faults, for tests.
+    ///
+    /// # Errors
+    /// As [`SqliteStore::open`].
+    #[cfg(feature = "testing")]
+    pub fn open_with_fault(
+        path: impl AsRef<Path>,
+        options: Options,
+        fault: Arc<dyn crate::Fault>,
+    ) -> Result<Self, OpenError> {
+        Self::start(path.as_ref(), options, Seam::new(fault))
+    }
+
+    fn start(path: &Path, options: Options, seam: Seam) -> Result<Self, OpenError> {
         let Opened {
             place,
             writer,
             secret,
             writer_id,
-        } = open(path.as_ref(), &options)?;
+        } = open(path, &options, seam.clone())?;
         let shared = Arc::new(Shared {
             scopes: Scopes::new(options.scopes_max),
             secret,
             options,
+            seam,
         });
         let queue = Arc::new(Queue::new(&shared.options));
         let readers = Readers::new(place.clone(), shared.options.readers_max);

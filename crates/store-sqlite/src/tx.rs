@@ -8,6 +8,7 @@ use crate::{
     Options,
     connection::Guarded,
     error::map,
+    fault::Seam,
     guard::Guard,
     locator::locate,
     rows::{self, Stored, Unreadable, receipt_columns, receipt_tables},
@@ -20,12 +21,13 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) scopes: Scopes,
     pub(crate) secret: [u8; 32],
+    pub(crate) seam: Seam,
 }
 
 impl Shared {
     pub(crate) fn locator(&self, scope: i64, parameters: Option<&str>, key: &str) -> i64 {
         let locator = locate(&self.secret, scope, parameters, key);
-        self.options.seam.locator(locator)
+        self.seam.locator(locator)
     }
 }
 

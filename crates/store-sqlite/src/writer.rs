@@ -132,7 +132,7 @@ impl Writer {
     /// The connection, opened again if it was given up.
     pub(crate) fn connect(&mut self) -> Result<(), Sqlite> {
         if self.connection.is_none() {
-            self.shared.options.seam.at(Point::Reopen)?;
+            self.shared.seam.at(Point::Reopen)?;
             self.connection = Some(self.place.writer(&self.shared.options)?);
             self.data_version = None;
         }
@@ -148,7 +148,7 @@ impl Writer {
     /// it was not begun.
     fn begin(&mut self, mut waits: impl FnMut() -> bool) -> Result<bool, Sqlite> {
         loop {
-            self.shared.options.seam.at(Point::Begin)?;
+            self.shared.seam.at(Point::Begin)?;
             let begun = self
                 .guarded()?
                 .sqlite
@@ -311,7 +311,7 @@ impl Writer {
         let guarded = self.guarded().map_err(|error| map(&error))?;
         let mut tx = Tx::new(guarded, &shared);
         for job in jobs {
-            if let Err(error) = shared.options.seam.at(Point::Member) {
+            if let Err(error) = shared.seam.at(Point::Member) {
                 // What SQLite does by itself when the disk is full.
                 let _ = tx.sqlite().execute_batch("ROLLBACK");
                 return Err(map(&error));
@@ -328,12 +328,12 @@ impl Writer {
     fn commit(&mut self) -> Result<(), Sqlite> {
         let shared = Arc::clone(&self.shared);
         let sqlite = &self.guarded()?.sqlite;
-        if let Err(error) = shared.options.seam.at(Point::Commit) {
+        if let Err(error) = shared.seam.at(Point::Commit) {
             sqlite.execute_batch("ROLLBACK")?;
             return Err(error);
         }
         sqlite.prepare_cached("COMMIT")?.execute([])?;
-        shared.options.seam.at(Point::Committed)
+        shared.seam.at(Point::Committed)
     }
 
     /// This writer will not be asked about its last transaction any more.

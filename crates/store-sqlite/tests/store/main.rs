@@ -1,6 +1,13 @@
 //! The conformance suite on SQLite, and what only SQLite can get wrong.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod faults;
+mod handlers;
+mod locks;
+mod opening;
+mod rows;
+mod scene;
+
 use std::sync::Arc;
 
 use counterfoil_sqlite::{Options, SqliteStore};
