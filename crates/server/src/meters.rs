@@ -7,6 +7,9 @@ const SECONDS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0,
 ];
 
+/// Bounds of the histograms of counts.
+const SIZES: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+
 /// The process's recorder, installed with the first application. `None` if somebody else has
 /// installed another one: `/metrics` is then empty, and the figures are theirs.
 pub(crate) fn recorder() -> Option<&'static PrometheusHandle> {
@@ -15,6 +18,8 @@ pub(crate) fn recorder() -> Option<&'static PrometheusHandle> {
         .get_or_init(|| {
             let builder = PrometheusBuilder::new()
                 .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
+                .ok()?
+                .set_buckets_for_metric(Matcher::Suffix("_size".to_owned()), &SIZES)
                 .ok()?;
             let recorder = builder.build_recorder();
             let handle = recorder.handle();

@@ -1,0 +1,87 @@
+use std::{
+    io::Write,
+    sync::{Arc, Mutex},
+};
+
+use axum::http::Method;
+use counterfoil_server::Role;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::fixture::App;
+
+#[derive(Clone, Default)]
+struct Captured(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Captured {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Captured {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// Nothing of what is secret or somebody's content is in any trace, at any level.
+#[tokio::test]
+async fn traces_hold_no_bodies_arguments_or_credentials() {
+    let captured = Captured::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(captured.clone())
+        .finish();
+    // Every span and event of this thread's runtime comes here: the test's runtime has one thread.
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let app = App::new().await;
+    let member = app.issue("default", Role::Member).await;
+    app.note("key-of-the-caller", "body-of-the-note").await;
+    app.note("key-of-the-caller", "body-of-the-note").await;
+    app.note("key-of-the-caller", "other-body-of-the-note")
+        .await;
+    app.note("key-of-the-caller", "").await;
+    let arguments = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"create_note","arguments":{"body":"body-of-the-note","idempotency_key":"key-of-the-caller"}}}"#;
+    app.post("/mcp")
+        .header("host", "localhost")
+        .bearer(&app.admin)
+        .body(arguments)
+        .send()
+        .await;
+    let issued = app
+        .post("/api/v1/agent-keys")
+        .bearer(&app.admin)
+        .key("key-of-the-caller")
+        .body(r#"{"name":"worker"}"#)
+        .send()
+        .await;
+    let new_key = issued.json()["key"].as_str().unwrap().to_owned();
+    app.ask(Method::GET, "/api/v1/notes")
+        .bearer("cfk_wrong-credential")
+        .send()
+        .await;
+    let rival = rusqlite::Connection::open(app.database()).unwrap();
+    rival.execute_batch("BEGIN IMMEDIATE").unwrap();
+    tracing::info!("the capture works");
+    rival.execute_batch("ROLLBACK").unwrap();
+    let text = String::from_utf8(captured.0.lock().unwrap().clone()).unwrap();
+    assert!(text.contains("the capture works"));
+    let secret = |credential: &str| credential.rsplit('_').next().unwrap().to_owned();
+    for hidden in [
+        "body-of-the-note",
+        "key-of-the-caller",
+        "cfk_wrong-credential",
+        &secret(&app.admin),
+        &secret(&member),
+        &secret(&new_key),
+    ] {
+        assert!(!text.contains(hidden), "{hidden} in:\n{text}");
+    }
+}
