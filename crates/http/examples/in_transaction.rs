@@ -27,19 +27,14 @@ type App = (Engine, Arc<Operation>);
 
 async fn create(State((engine, operation)): State<App>, call: Mutation) -> Response {
     let insert = "INSERT INTO note (body) VALUES ($1) RETURNING id";
-    call.atomically(
-        &engine,
-        &operation,
-        |call| call.json::<NewNote>(),
-        move |tx| {
-            Box::pin(async move {
-                let body = tx.input.body.as_str();
-                let rows = tx.sql.query(insert, &[body.into()]).await?;
-                let id = rows.first().map(|row| row.int(0)).transpose()?;
-                Ok(Reply::json(201, &json!({ "id": id, "body": body })))
-            })
-        },
-    )
+    call.atomically(&engine, &operation, Mutation::json::<NewNote>, move |tx| {
+        Box::pin(async move {
+            let body = tx.input.body.as_str();
+            let rows = tx.sql.query(insert, &[body.into()]).await?;
+            let id = rows.first().map(|row| row.int(0)).transpose()?;
+            Ok(Reply::json(201, &json!({ "id": id, "body": body })))
+        })
+    })
     .await
 }
 
