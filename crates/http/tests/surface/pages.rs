@@ -2,7 +2,8 @@
 
 use std::{fs, path::PathBuf};
 
-use counterfoil_core::Code;
+use counterfoil_core::{Code, Reply};
+use counterfoil_http::Problem;
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors")
@@ -49,5 +50,30 @@ fn every_code_of_the_mcp_surface_is_explained() {
         "MCP_IDEMPOTENCY_KEY_INVALID",
     ] {
         assert!(pages.contains(&format!("`{code}`")), "{code}");
+    }
+}
+
+#[test]
+fn the_examples_of_the_pages_are_what_the_surface_says() {
+    for code in Code::all() {
+        let page = fs::read_to_string(folder().join(format!("{}.md", code.as_str()))).unwrap();
+        let (_, rest) = page.split_once("## REST").unwrap();
+        let (_, example) = rest.split_once("```json\n").unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        let example: serde_json::Value = serde_json::from_str(example).unwrap();
+        let said = Reply::from(Problem::new(code)).body;
+        let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
+        for member in ["type", "code", "retryable"] {
+            assert_eq!(example[member], said[member], "{code:?}: {member}");
+        }
+        let (example_title, title) = (example["title"].as_str(), said["title"].as_str());
+        assert!(
+            example_title.unwrap().starts_with(title.unwrap()),
+            "{code:?}"
+        );
+        // The page shows the first call of an unknown outcome; retries are 409.
+        if code != Code::OutcomeUnknown {
+            assert_eq!(example["status"], said["status"], "{code:?}");
+        }
     }
 }
