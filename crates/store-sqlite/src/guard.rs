@@ -75,7 +75,8 @@ impl Guard {
         self.running.store(running, Ordering::Relaxed);
     }
 
-    fn is_over(&self) -> bool {
+    /// The time of an application's statements is up.
+    pub(crate) fn is_over(&self) -> bool {
         let deadline = self.deadline_ms.load(Ordering::Relaxed);
         deadline != u64::MAX && self.start.elapsed().as_millis() > u128::from(deadline)
     }

@@ -20,6 +20,10 @@ impl Session<'_, '_> {
     fn check(&self) -> Result<(), Error> {
         if self.0.has_ended() {
             Err(ended())
+        } else if self.0.guard().is_over() {
+            Err(Error::Handler(
+                "its statements ran longer than they may".to_owned(),
+            ))
         } else {
             Ok(())
         }

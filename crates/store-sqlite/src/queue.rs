@@ -95,6 +95,10 @@ pub(crate) struct Job {
     pub(crate) class: Class,
     /// After it, the step is answered `Busy` instead of being run. None for completions.
     pub(crate) deadline: Option<Instant>,
+    /// It was in a transaction that was not committed, so now it runs in one of its own.
+    pub(crate) alone: bool,
+    /// How often its own transaction failed to commit.
+    pub(crate) failures: u32,
     pub(crate) member: Box<dyn Member>,
 }
 
@@ -195,17 +199,23 @@ impl Queue {
         let mut taken = Vec::new();
         let mut late = Vec::new();
         let mut lanes = self.lock();
-        for lane in &mut lanes.lanes {
-            while taken.len() < max
-                && let Some(job) = lane.pop_front()
-            {
+        'full: for lane in &mut lanes.lanes {
+            while let Some(job) = lane.pop_front() {
                 if job.is_moot() {
                     continue;
                 }
                 if job.is_late(now) {
                     late.push(job);
-                } else {
-                    taken.push(job);
+                    continue;
+                }
+                if taken.len() == max || (job.alone && !taken.is_empty()) {
+                    lane.push_front(job);
+                    break 'full;
+                }
+                let alone = job.alone;
+                taken.push(job);
+                if alone {
+                    break 'full;
                 }
             }
         }
@@ -214,6 +224,14 @@ impl Queue {
         metrics::gauge!("counterfoil_store_queue_depth").set(as_f64(left));
         refuse(late);
         taken
+    }
+
+    /// Puts steps that were taken and not run back to where they were, in their order.
+    pub(crate) fn put_back(&self, jobs: Vec<Job>) {
+        let mut lanes = self.lock();
+        for job in jobs.into_iter().rev() {
+            lanes.lanes[job.class as usize].push_front(job);
+        }
     }
 
     /// Answers `Busy` to those whose patience is over; whether anybody still waits.

@@ -86,7 +86,7 @@ CREATE INDEX counterfoil_handle ON counterfoil_receipts(operation_id);
 CREATE INDEX counterfoil_listing ON counterfoil_receipts(workspace);
 CREATE INDEX counterfoil_lapsing ON counterfoil_receipts(lease_until)
     WHERE state IN (2, 3, 4) AND mode <> 2;
-CREATE INDEX counterfoil_doubt ON counterfoil_receipts(workspace, state)
+CREATE INDEX counterfoil_doubt ON counterfoil_receipts(workspace)
     WHERE state IN (4, 8);
 
 CREATE TABLE counterfoil_results(

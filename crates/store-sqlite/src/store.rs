@@ -179,6 +179,8 @@ impl SqliteStore {
             class,
             // A patience beyond the clock's range is none.
             deadline: patience.and_then(|patience| Instant::now().checked_add(patience)),
+            alone: false,
+            failures: 0,
             member: Box::new(Call::new(step, reply)),
         };
         self.inner.queue.push(job)?;

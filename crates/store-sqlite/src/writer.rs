@@ -1,4 +1,5 @@
 use std::{
+    collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
@@ -12,7 +13,7 @@ use crate::{
     error::{is_busy, is_constraint, map},
     fault::Point,
     handler::ended,
-    queue::{Class, Job, Queue, as_f64, say_busy},
+    queue::{Job, Queue, as_f64},
     scopes::Scope,
     settle::Settled,
     tx::{Shared, Tx},
@@ -22,6 +23,9 @@ use crate::{
 const CONTENDED_FOR: Duration = Duration::from_secs(1);
 /// A pause before the next try, after the database could not be opened or locked.
 const AFTER_FAILURE: Duration = Duration::from_millis(20);
+/// A batch takes no further member once it ran this long, so that what is more urgent waits for no
+/// more than one slow handler.
+const BATCH_TIME: Duration = Duration::from_millis(20);
 /// How often a step whose COMMIT failed, and is known not to have taken effect, is run in all.
 const TRIES: u32 = 2;
 
@@ -211,66 +215,52 @@ impl Writer {
 
     /// Runs a batch in the transaction that is open.
     fn together(&mut self, mut batch: Vec<Job>) {
-        metrics::histogram!("counterfoil_store_batch_size").record(as_f64(batch.len()));
-        match self.attempt(&mut batch) {
+        let (ran, attempt) = self.attempt(&mut batch);
+        metrics::histogram!("counterfoil_store_batch_size").record(as_f64(ran));
+        self.queue.put_back(batch.split_off(ran));
+        match attempt {
             Attempt::Committed => answer(batch),
             Attempt::Broken(error) if batch.len() == 1 => fail(batch, &error),
-            // Nobody is answered from a broken batch: each is run again, and decided again.
-            Attempt::Broken(_) | Attempt::NotCommitted(_) => {
-                for job in batch {
-                    self.alone(job);
+            Attempt::Broken(_) => self.separate(batch),
+            Attempt::NotCommitted(error) if batch.len() == 1 => {
+                for job in &mut batch {
+                    job.failures += 1;
+                }
+                if batch.iter().any(|job| job.failures >= TRIES) {
+                    fail(batch, &error);
+                } else {
+                    self.separate(batch);
                 }
             }
+            Attempt::NotCommitted(_) => self.separate(batch),
             Attempt::Unknown => fail(batch, &Error::CommitUnknown),
         }
     }
 
-    /// Runs one step in a transaction of its own.
-    fn alone(&mut self, job: Job) {
-        let mut job = [job];
-        for attempt in 1..=TRIES {
-            let deadline = job[0].deadline;
-            let queue = Arc::clone(&self.queue);
-            let closing = self.shared.options.lock_patience;
-            let begun = self.begin(|| {
-                let over = queue.closed_at().is_some_and(|at| at.elapsed() > closing);
-                !over && deadline.is_none_or(|deadline| Instant::now() < deadline)
-            });
-            match begun {
-                Ok(true) => {}
-                Ok(false) => {
-                    let error = if job[0].class == Class::Complete {
-                        Error::Unavailable("the store was closed while it was locked".to_owned())
-                    } else {
-                        say_busy()
-                    };
-                    return fail(job, &error);
-                }
-                Err(error) => {
-                    self.connection = None;
-                    return fail(job, &map(&error));
-                }
-            }
-            match self.attempt(&mut job) {
-                Attempt::Committed => return answer(job),
-                Attempt::Broken(error) => return fail(job, &error),
-                Attempt::NotCommitted(error) if attempt == TRIES => return fail(job, &error),
-                Attempt::NotCommitted(_) => {}
-                Attempt::Unknown => return fail(job, &Error::CommitUnknown),
+    /// Nobody is answered from a transaction that was not committed: each of its members is run
+    /// again in one of its own, and decided again. They go through the queue, so that completions
+    /// that came meanwhile go first.
+    fn separate(&self, mut batch: Vec<Job>) {
+        for job in &mut batch {
+            job.alone = true;
+        }
+        self.queue.put_back(batch);
+    }
+
+    /// Runs steps in the transaction that is open, as many as fit into [`BATCH_TIME`], and commits
+    /// it. How many were run, and what became of them.
+    fn attempt(&mut self, jobs: &mut [Job]) -> (usize, Attempt) {
+        self.sequence += 1;
+        match self.run_members(jobs) {
+            Ok((ran, created)) => (ran, self.finish(created)),
+            Err((ran, error)) => {
+                self.roll_back();
+                (ran, Attempt::Broken(error))
             }
         }
     }
 
-    /// Runs steps in the transaction that is open, and commits it.
-    fn attempt(&mut self, jobs: &mut [Job]) -> Attempt {
-        self.sequence += 1;
-        let created = match self.run_members(jobs) {
-            Ok(created) => created,
-            Err(error) => {
-                self.roll_back();
-                return Attempt::Broken(error);
-            }
-        };
+    fn finish(&mut self, created: HashMap<String, Scope>) -> Attempt {
         let start = Instant::now();
         let committed = self.commit();
         metrics::histogram!("counterfoil_store_commit_seconds").record(start.elapsed());
@@ -302,27 +292,36 @@ impl Writer {
             .is_some_and(|guarded| !guarded.sqlite.is_autocommit())
     }
 
+    #[allow(clippy::type_complexity, reason = "one caller")]
     fn run_members(
         &mut self,
         jobs: &mut [Job],
-    ) -> Result<std::collections::HashMap<String, Scope>, Error> {
+    ) -> Result<(usize, HashMap<String, Scope>), (usize, Error)> {
         let shared = Arc::clone(&self.shared);
         let (writer_id, sequence) = (self.writer_id, self.sequence);
-        let guarded = self.guarded().map_err(|error| map(&error))?;
+        let all = jobs.len();
+        let guarded = self.guarded().map_err(|error| (all, map(&error)))?;
         let mut tx = Tx::new(guarded, &shared);
+        let start = Instant::now();
+        let mut ran = 0;
         for job in jobs {
+            if ran > 0 && start.elapsed() > BATCH_TIME {
+                break;
+            }
+            ran += 1;
             if let Err(error) = shared.seam.at(Point::Member) {
                 // What SQLite does by itself when the disk is full.
                 let _ = tx.sqlite().execute_batch("ROLLBACK");
-                return Err(map(&error));
+                return Err((ran, map(&error)));
             }
-            job.member.run(&mut tx)?;
+            job.member.run(&mut tx).map_err(|error| (ran, error))?;
             if tx.has_ended() {
-                return Err(ended());
+                return Err((ran, ended()));
             }
         }
-        tx.seal(writer_id, sequence).map_err(|error| map(&error))?;
-        Ok(tx.into_created())
+        tx.seal(writer_id, sequence)
+            .map_err(|error| (ran, map(&error)))?;
+        Ok((ran, tx.into_created()))
     }
 
     fn commit(&mut self) -> Result<(), Sqlite> {
@@ -351,13 +350,13 @@ impl Writer {
     }
 }
 
-fn answer(jobs: impl IntoIterator<Item = Job>) {
+fn answer(jobs: Vec<Job>) {
     for job in jobs {
         job.member.answer();
     }
 }
 
-fn fail(jobs: impl IntoIterator<Item = Job>, error: &Error) {
+fn fail(jobs: Vec<Job>, error: &Error) {
     for job in jobs {
         job.member.fail(error.clone());
     }

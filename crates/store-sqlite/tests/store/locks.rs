@@ -210,7 +210,9 @@ async fn field_05_two_stores_on_one_file_and_64_callers_have_one_effect() {
         match call.await.unwrap().unwrap() {
             Atomic::Ran(..) => ran += 1,
             Atomic::Decided(Decision::Replay, found) => assert_eq!(body(&found), b"n"),
-            other => panic!("{other:?}"),
+            other @ (Atomic::Decided(..) | Atomic::Aborted(_) | Atomic::Own(_)) => {
+                panic!("{other:?}")
+            }
         }
     }
     assert_eq!(ran, 1);

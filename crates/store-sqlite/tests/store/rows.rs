@@ -225,6 +225,10 @@ async fn every_search_has_its_index() {
             "counterfoil_listing",
         ),
         (
+            "workspace = 1 AND state IN (4, 8) AND id < 9 ORDER BY id DESC",
+            "counterfoil_",
+        ),
+        (
             "state IN (2, 3, 4) AND mode <> 2 AND lease_until <= 9 ORDER BY lease_until",
             "counterfoil_lapsing",
         ),
@@ -237,5 +241,6 @@ async fn every_search_has_its_index() {
             )
             .unwrap();
         assert!(plan.contains(index), "{condition}: {plan}");
+        assert!(plan.starts_with("SEARCH"), "{condition}: {plan}");
     }
 }
