@@ -91,10 +91,14 @@ impl Ready {
             }
         };
         let answer = match done {
-            Ok(Atomic::Ran(receipt, reply)) => Answer::Ran {
-                reply,
-                operation_id: receipt.operation_id,
-            },
+            Ok(Atomic::Ran(receipt, reply)) => {
+                let attempt = receipt.status.attempts.latest();
+                tracing::debug!(operation_id = %receipt.operation_id, attempt, "committed with its effect");
+                Answer::Ran {
+                    reply,
+                    operation_id: receipt.operation_id,
+                }
+            }
             Ok(Atomic::Own(found)) => engine.own(&found).await,
             Ok(Atomic::Aborted(reply)) => Answer::Failed { reply },
             Ok(Atomic::Decided(decision, found)) => {

@@ -350,6 +350,8 @@ impl Engine {
                 operation_id: Some(operation_id),
             })
         };
+        let attempt = found.receipt.status.attempts.latest();
+        tracing::debug!(%operation_id, attempt, ?decision, "decided without running");
         match decision {
             // Only a waiter comes here: a waiter never becomes a runner.
             Decision::Run { .. } | Decision::Own => released(Some(operation_id)),

@@ -8,6 +8,7 @@ use axum::{
 };
 use counterfoil_core::Code;
 use counterfoil_http::Problem;
+use tracing::{Instrument as _, field};
 
 use super::refusal::problem_of_store;
 use crate::{AgentKey, Role, gate::Refused, state::Shared};
@@ -87,18 +88,32 @@ impl Drop for InFlight {
     }
 }
 
-/// Counts requests by route template, never by path: what no route matches is one line.
+/// Counts requests by route template, never by path: what no route matches is one line. Traces
+/// hold the template and the operation's id, nothing of what was sent.
 pub(super) async fn measure(request: Request, next: Next) -> Response {
     let in_flight = InFlight::begin();
     let method = method_name(request.method());
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let response = next.run(request).await;
-    drop(in_flight);
     let route = route.map_or_else(|| "none".to_owned(), |route| route.as_str().to_owned());
-    let status = response.status().as_u16().to_string();
+    let span = tracing::info_span!(
+        "http_request",
+        method,
+        route,
+        status = field::Empty,
+        operation_id = field::Empty
+    );
+    let response = next.run(request).instrument(span.clone()).await;
+    drop(in_flight);
+    let status = response.status().as_u16();
+    span.record("status", status);
+    let operation_id = response.headers().get("operation-id");
+    if let Some(Ok(operation_id)) = operation_id.map(|id| id.to_str()) {
+        span.record("operation_id", operation_id);
+    }
+    span.in_scope(|| tracing::debug!("answered"));
     metrics::counter!(
         "counterfoil_http_requests_total",
-        "method" => method, "route" => route, "status" => status
+        "method" => method, "route" => route, "status" => status.to_string()
     )
     .increment(1);
     response

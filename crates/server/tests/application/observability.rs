@@ -1,10 +1,12 @@
 use std::{
     io::Write,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use axum::http::Method;
-use counterfoil_server::Role;
+use counterfoil_engine::Limits;
+use counterfoil_server::{Role, Settings};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::fixture::App;
@@ -39,11 +41,18 @@ async fn traces_hold_no_bodies_arguments_or_credentials() {
         .with_max_level(tracing::Level::TRACE)
         .with_writer(captured.clone())
         .finish();
-    // Every span and event of this thread's runtime comes here: the test's runtime has one thread.
-    let _guard = tracing::subscriber::set_default(subscriber);
-    let app = App::new().await;
+    // For the whole process, so that the writer's thread is heard too.
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let app = App::with(Settings {
+        limits: Limits {
+            patience: Duration::from_millis(50),
+            ..Limits::default()
+        },
+        ..Settings::default()
+    })
+    .await;
     let member = app.issue("default", Role::Member).await;
-    app.note("key-of-the-caller", "body-of-the-note").await;
+    let first = app.note("key-of-the-caller", "body-of-the-note").await;
     app.note("key-of-the-caller", "body-of-the-note").await;
     app.note("key-of-the-caller", "other-body-of-the-note")
         .await;
@@ -69,10 +78,14 @@ async fn traces_hold_no_bodies_arguments_or_credentials() {
         .await;
     let rival = rusqlite::Connection::open(app.database()).unwrap();
     rival.execute_batch("BEGIN IMMEDIATE").unwrap();
-    tracing::info!("the capture works");
+    let busy = app
+        .note("another-key-of-the-caller", "body-of-the-note")
+        .await;
+    assert_eq!(busy.status, 503);
     rival.execute_batch("ROLLBACK").unwrap();
     let text = String::from_utf8(captured.0.lock().unwrap().clone()).unwrap();
-    assert!(text.contains("the capture works"));
+    let operation_id = first.header("operation-id").unwrap();
+    assert!(text.contains(&format!("operation_id={operation_id} attempt=1")));
     let secret = |credential: &str| credential.rsplit('_').next().unwrap().to_owned();
     for hidden in [
         "body-of-the-note",

@@ -1,0 +1,93 @@
+use crate::process::{Finished, Place};
+
+#[test]
+fn a_check_says_what_is_in_force_and_where_it_comes_from() {
+    let place = Place::new();
+    std::fs::write(
+        place.path("counterfoil.toml"),
+        "[retention]\nreplay_for = \"24h\"\n[limits]\nqueue_max = 7\n",
+    )
+    .unwrap();
+    let mut command = place.command(&["config", "check", "--json", "--data", "elsewhere"]);
+    let report = Finished(
+        command
+            .env("COUNTERFOIL_LIMITS_QUEUE_MAX", "8")
+            .output()
+            .unwrap(),
+    )
+    .json();
+    let settings = report["settings"].as_array().unwrap();
+    let of = |name: &str| {
+        let found = settings
+            .iter()
+            .find(|setting| setting["name"] == name)
+            .unwrap();
+        (
+            found["value"].as_str().unwrap(),
+            found["source"].as_str().unwrap(),
+        )
+    };
+    assert_eq!(of("retention.replay_for"), ("24h", "file counterfoil.toml"));
+    assert_eq!(
+        of("limits.queue_max"),
+        ("8", "environment COUNTERFOIL_LIMITS_QUEUE_MAX")
+    );
+    assert_eq!(of("server.data"), ("elsewhere", "flag --data"));
+    assert_eq!(of("server.listen"), ("127.0.0.1:8700", "default"));
+    let table = place.command(&["config", "check"]).output().unwrap();
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("retention.replay_for") && table.contains("file counterfoil.toml"));
+}
+
+#[test]
+fn unknown_names_stop_every_command() {
+    let place = Place::new();
+    std::fs::write(
+        place.path("counterfoil.toml"),
+        "[server]\nlissten = \"127.0.0.1:1\"\n",
+    )
+    .unwrap();
+    for arguments in [["config", "check"], ["keys", "list"]] {
+        let said = Finished(place.command(&arguments).output().unwrap()).fails(3);
+        assert!(said.contains("did you mean server.listen?"), "{said}");
+    }
+    std::fs::remove_file(place.path("counterfoil.toml")).unwrap();
+    let mut command = place.command(&["config", "check"]);
+    let output = command
+        .env("COUNTERFOIL_SERVER_LISTN", "x")
+        .output()
+        .unwrap();
+    let said = Finished(output).fails(3);
+    assert!(
+        said.contains("did you mean COUNTERFOIL_SERVER_LISTEN?"),
+        "{said}"
+    );
+    let missing = place.command(&["config", "check", "--config", "nowhere.toml"]);
+    let said = Finished({ missing }.output().unwrap()).fails(3);
+    assert!(said.contains("nowhere.toml"), "{said}");
+}
+
+#[test]
+fn sealing_keys_are_checked_at_the_start() {
+    let place = Place::new();
+    std::fs::write(place.path("keys"), "1 short\n").unwrap();
+    std::fs::write(
+        place.path("counterfoil.toml"),
+        "[sealing]\nkey_file = \"keys\"\nnotes = true\n",
+    )
+    .unwrap();
+    let said = place.run(&["serve", "--listen", "127.0.0.1:0"]).fails(3);
+    assert!(said.contains("line 1"), "{said}");
+    assert!(
+        !said.contains("short"),
+        "the content of a key file is never shown"
+    );
+    std::fs::write(place.path("keys"), format!("1 {}=\n", "A".repeat(43))).unwrap();
+    let server = place.serve();
+    let key = place.agent_key();
+    let first = server.note(&key, "k", "sealed");
+    assert_eq!(first.status, 201);
+    let again = server.note(&key, "k", "sealed");
+    assert!(again.is_replay());
+    assert_eq!(again.body, first.body);
+}

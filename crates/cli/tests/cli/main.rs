@@ -1,0 +1,8 @@
+//! The real binary, from the outside.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod commands;
+mod configuration;
+mod process;
+mod serve;
+mod stdio;
