@@ -161,6 +161,10 @@ pub(crate) fn read_secret(path: &Path) -> Result<String, Failure> {
     Ok(line.to_owned())
 }
 
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "the enum is non-exhaustive, and every kind has a hint"
+)]
 fn unusable(what: &str, path: &Path, done: &str, error: &Error) -> Failure {
     let path = path.display();
     let hint = match error.kind() {

@@ -8,7 +8,7 @@ use crate::{
     args::{Keys, Reading, RoleName},
     config::Config,
     exit::{Exit, Failure},
-    open::with_application,
+    open::{with_application, with_reading},
     output::{print, print_json, table},
 };
 
@@ -33,7 +33,10 @@ pub(crate) fn run(command: Keys) -> Result<(), Failure> {
         }
         Keys::List { reading, workspace } => {
             let workspace = workspace_id(&workspace)?;
-            let list = with_keys(&reading, async |keys| Ok(keys.list(&workspace).await?))?;
+            let config = Config::load(&reading.place.flags())?;
+            let list = with_reading(&config, async |application| {
+                Ok(application.agent_keys().list(&workspace).await?)
+            })?;
             print_list(&reading, &list)
         }
         Keys::Rotate { reading, id } => {

@@ -10,6 +10,8 @@ mod keys;
 mod mcp;
 mod open;
 mod operations;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod output;
 mod serve;
 mod sweep;

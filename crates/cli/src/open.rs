@@ -19,15 +19,20 @@ pub(crate) async fn application(
     folder: &Folder,
 ) -> Result<(Application, SqliteStore), Failure> {
     let settings = settings(config)?;
-    let store = open(config, folder)?;
+    let store = open(config, folder, false)?;
     let shared: Arc<dyn Store> = Arc::new(store.clone());
     Ok((Application::start(shared, settings).await?, store))
 }
 
-fn open(config: &Config, folder: &Folder) -> Result<SqliteStore, Failure> {
+#[allow(
+    clippy::field_reassign_with_default,
+    reason = "the options have a private field"
+)]
+fn open(config: &Config, folder: &Folder, read_only: bool) -> Result<SqliteStore, Failure> {
     let mut options = Options::default();
     options.queue_max = config.queue_max;
     options.lock_patience = config.lock_patience;
+    options.read_only = read_only;
     Ok(SqliteStore::open(folder.database(), options)?)
 }
 
@@ -68,6 +73,23 @@ fn key_ring(path: &Path) -> Result<Arc<KeyRing>, Failure> {
         )
     })?;
     Ok(Arc::new(ring))
+}
+
+/// Runs a command that only looks: the database is opened for reading, so that it works on a full
+/// disk and on a folder that cannot be written to, and never holds a server up.
+pub(crate) fn with_reading<T, F>(config: &Config, body: F) -> Result<T, Failure>
+where
+    F: AsyncFnOnce(Application) -> Result<T, Failure>,
+{
+    let folder = Folder::existing(&config.data)?;
+    let settings = settings(config)?;
+    let store = open(config, &folder, true)?;
+    let shared: Arc<dyn Store> = Arc::new(store.clone());
+    runtime()?.block_on(async {
+        let done = body(Application::attach(shared, settings)?).await;
+        store.close().await;
+        done
+    })
 }
 
 /// Runs a short command: a runtime, the application, no background work.

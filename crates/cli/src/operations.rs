@@ -8,7 +8,7 @@ use crate::{
     args::{Operations, Reading, VerdictName},
     config::Config,
     exit::{Exit, Failure},
-    open::with_application,
+    open::{with_application, with_reading},
     output::{print, print_json, shown, table},
 };
 
@@ -32,14 +32,14 @@ pub(crate) fn run(command: Operations) -> Result<(), Failure> {
                 cursor: cursor.as_deref(),
             };
             let config = Config::load(&reading.place.flags())?;
-            let page = with_application(&config, async |application| {
+            let page = with_reading(&config, async |application| {
                 Ok(list_operations(application.engine(), &workspace, &filter).await?)
             })?;
             print_page(&reading, &page)
         }
         Operations::Show { reading, id } => {
             let config = Config::load(&reading.place.flags())?;
-            let view = with_application(&config, async |application| {
+            let view = with_reading(&config, async |application| {
                 Ok(show_operation(application.engine(), &id).await?)
             })?;
             print_view(&reading, &view)

@@ -133,6 +133,10 @@ async fn until_stopped(
     Ok(())
 }
 
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "the enum is non-exhaustive, and every kind has a hint"
+)]
 fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     let hint = match error.kind() {
         std::io::ErrorKind::AddrInUse => {

@@ -47,19 +47,33 @@ impl Application {
     /// [`Error::Settings`] if they contradict each other, [`Error::Store`] if the store cannot be
     /// used or holds a newer schema.
     pub async fn start(store: Arc<dyn Store>, settings: Settings) -> Result<Self, Error> {
-        let operations = Operations::new(&settings)?;
-        let openapi = rest::document(&settings.retention)?;
         meters::recorder();
         store.migrate(COMPONENT, MIGRATIONS).await?;
+        let application = Self::attach(store, settings)?;
+        let workspace = WorkspaceId::new(DEFAULT_WORKSPACE)
+            .map_err(|error| Error::Settings(error.to_string()))?;
+        application
+            .shared
+            .agent_keys
+            .ensure_workspace(&workspace)
+            .await?;
+        Ok(application)
+    }
+
+    /// The application on a store where it was started before. Writes nothing, so that it can
+    /// look at a store that is open for reading only.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] if they contradict each other.
+    pub fn attach(store: Arc<dyn Store>, settings: Settings) -> Result<Self, Error> {
+        let operations = Operations::new(&settings)?;
+        let openapi = rest::document(&settings.retention)?;
         let mut builder = Engine::builder(Arc::clone(&store)).limits(settings.limits);
         if let Some(ring) = &settings.key_ring {
             builder = builder.key_ring(Arc::clone(ring));
         }
         let engine = builder.build();
         let agent_keys = AgentKeys::new(engine.clone());
-        let workspace = WorkspaceId::new(DEFAULT_WORKSPACE)
-            .map_err(|error| Error::Settings(error.to_string()))?;
-        agent_keys.ensure_workspace(&workspace).await?;
         let gate = Gate::new(agent_keys.clone(), store, settings.rate);
         let surface = Rest::default().body_bytes_max(settings.body_bytes_max);
         let shared = Shared::new(engine, agent_keys, gate, operations, surface, openapi);

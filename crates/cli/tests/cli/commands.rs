@@ -154,3 +154,87 @@ fn completions_and_help_are_there() {
         Some(2)
     );
 }
+
+/// An operation whose outcome nobody knows, as a crashed handler leaves it behind.
+async fn doubt(database: std::path::PathBuf) -> String {
+    use std::sync::Arc;
+
+    use counterfoil_core::{Fingerprint, Identity, Key, Policy, PrincipalId, Target, WorkspaceId};
+    use counterfoil_engine::{Answer, Call, Engine, Operation, Outcome};
+    let store = counterfoil_sqlite::SqliteStore::open(database, Default::default()).unwrap();
+    let engine = Engine::new(Arc::new(store.clone()));
+    let identity = Identity {
+        workspace: WorkspaceId::new("default").unwrap(),
+        principal: PrincipalId::new("ak_test").unwrap(),
+        target: Target::new("elsewhere"),
+        key: Key::new("doubt").unwrap(),
+    };
+    let operation = Operation::new(1, Policy::default()).unwrap();
+    let call = Call::new(identity, Fingerprint::raw("", b""), operation);
+    let lost = |_| async { Outcome::Lost { timed_out: true } };
+    let Answer::Refused(refusal) = engine.run(call, lost).await else {
+        panic!("the outcome is unknown");
+    };
+    store.close().await;
+    refusal.operation_id.unwrap().to_string()
+}
+
+#[test]
+fn field_21_an_operation_in_doubt_is_resolved_with_a_reason_that_stays() {
+    let place = Place::new();
+    let server = place.serve();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let id = runtime.block_on(doubt(place.data().join("counterfoil.db")));
+    server.note(&place.agent_key(), "k", "later");
+    let list = place.run(&["operations", "list", "--json"]).json();
+    assert_eq!(list["operations"][0]["operation_id"], id.as_str());
+    assert_eq!(list["operations"][0]["state"], "outcome_unknown");
+    let resolve = |reason: &str| {
+        place.run(&[
+            "operations",
+            "resolve",
+            &id,
+            "--as",
+            "happened",
+            "--reason",
+            reason,
+            "--json",
+        ])
+    };
+    resolve(" ").fails(2);
+    let resolved = resolve("found it at the bank").json();
+    assert_eq!(resolved["state"], "succeeded");
+    assert_eq!(resolved["effect"], "happened");
+    let events = resolved["events"].as_array().unwrap();
+    let reason = events.last().unwrap()["reason"].as_str().unwrap();
+    assert!(reason.contains("found it at the bank"), "{reason}");
+}
+
+#[test]
+fn field_22_what_is_there_stays_readable_when_nothing_can_be_written() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    let server = place.serve();
+    let note = server.note(&place.agent_key(), "k", "hello").json();
+    assert!(server.terminate());
+    let database = place.data().join("counterfoil.db");
+    let set = |folder: u32, file: u32| {
+        std::fs::set_permissions(&database, std::fs::Permissions::from_mode(file)).unwrap();
+        std::fs::set_permissions(place.data(), std::fs::Permissions::from_mode(folder)).unwrap();
+    };
+    let before = std::fs::read(&database).unwrap();
+    set(0o500, 0o400);
+    let list = place.run(&["operations", "list", "--json"]);
+    let keys = place.run(&["keys", "list", "--json"]);
+    set(0o700, 0o600);
+    assert_eq!(
+        list.json()["operations"][0]["operation_id"],
+        note["operation_id"]
+    );
+    assert_eq!(keys.json()["agent_keys"][0]["name"], "first key");
+    // Also for a user whom permissions do not stop.
+    assert!(
+        std::fs::read(&database).unwrap() == before,
+        "looking writes nothing"
+    );
+}

@@ -6,3 +6,5 @@ mod configuration;
 mod process;
 mod serve;
 mod stdio;
+#[cfg(feature = "otlp")]
+mod telemetry;

@@ -128,6 +128,10 @@ impl App {
         app
     }
 
+    #[allow(
+        clippy::field_reassign_with_default,
+        reason = "the options have a private field"
+    )]
     async fn on(folder: Arc<TempDir>, settings: Settings) -> Self {
         let mut options = Options::default();
         options.lock_patience = Duration::from_millis(300);
