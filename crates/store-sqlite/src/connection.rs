@@ -124,3 +124,27 @@ pub(crate) fn patiently<T>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Place, Seam};
+    use crate::{Options, SqliteStore};
+
+    #[tokio::test]
+    async fn a_file_nobody_can_write_to_is_read_without_locks_whatever_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a?mode=rw&b #1%20é.db");
+        let store = SqliteStore::open(&path, Options::default()).unwrap();
+        store.close().await;
+        let place = Place {
+            path,
+            immutable: true,
+            seam: Seam::default(),
+        };
+        let reader = place.reader(&Options::default()).unwrap();
+        let version = crate::schema::version(&reader.sqlite).unwrap();
+        assert_eq!(version, crate::schema::VERSION);
+        let beside = std::fs::read_dir(folder.path()).unwrap();
+        assert_eq!(beside.count(), 1, "no log and no shared memory is made");
+    }
+}

@@ -23,8 +23,9 @@ use crate::{
 const CONTENDED_FOR: Duration = Duration::from_secs(1);
 /// A pause before the next try, after the database could not be opened or locked.
 const AFTER_FAILURE: Duration = Duration::from_millis(20);
-/// A batch takes no further member once it ran this long, so that what is more urgent waits for no
-/// more than one slow handler.
+/// A batch takes no further member once it ran this long. So what is most urgent waits for the
+/// batch that runs and then for its own: for two handlers of an application at the longest, each
+/// no longer than its limit.
 const BATCH_TIME: Duration = Duration::from_millis(20);
 /// How often a step whose COMMIT failed, and is known not to have taken effect, is run in all.
 const TRIES: u32 = 2;

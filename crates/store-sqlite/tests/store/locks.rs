@@ -301,3 +301,75 @@ async fn closing_under_a_lock_that_stays_is_bounded() {
     assert!(matches!(refused, Error::Unavailable(_)), "{refused:?}");
     held.release();
 }
+
+/// Says that it runs, and waits for a word; or just takes its time.
+struct Slow {
+    begun: mpsc::Sender<()>,
+    word: Option<Arc<Mutex<mpsc::Receiver<()>>>>,
+}
+
+impl Work for Slow {
+    fn call<'t>(
+        &'t self,
+        _tx: &'t mut dyn counterfoil_store::Sql,
+    ) -> counterfoil_store::BoxFuture<'t, Result<(), Error>> {
+        Box::pin(async move {
+            let _ = self.begun.send(());
+            let Some(word) = &self.word else {
+                std::thread::sleep(LONGER_THAN_A_BATCH);
+                return Ok(());
+            };
+            let waited = word.lock().unwrap().recv_timeout(PATIENCE);
+            waited.map_err(|_| Error::Handler("the word did not come".to_owned()))
+        })
+    }
+}
+
+/// After it, a batch takes no further member.
+const LONGER_THAN_A_BATCH: Duration = Duration::from_millis(40);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i6_a_completion_waits_for_two_slow_handlers_at_most() {
+    let scene = Scene::new(Options::default()).await;
+    let fence = granted(&scene.store, guarded("k")).await.fence;
+    let (begun, begins) = mpsc::channel();
+    let (tell_first, first) = mpsc::channel();
+    let (tell_others, others) = mpsc::channel();
+    let first = Arc::new(Mutex::new(first));
+    let others = Arc::new(Mutex::new(others));
+    let held = scene.hold();
+    let mut slow = Vec::new();
+    for number in 0..5 {
+        let work = Arc::new(Slow {
+            begun: begun.clone(),
+            word: match number {
+                0 => Some(Arc::clone(&first)),
+                1 => None,
+                _ => Some(Arc::clone(&others)),
+            },
+        });
+        let store = scene.store.clone();
+        slow.push(tokio::spawn(async move { store.transact(work).await }));
+        scene.queued(number + 1).await;
+    }
+    held.release();
+    // The first runs, in one batch with all the others; the completion comes while it does.
+    tokio::task::spawn_blocking(move || begins.recv_timeout(PATIENCE))
+        .await
+        .unwrap()
+        .unwrap();
+    let store = scene.store.clone();
+    let completion =
+        tokio::spawn(async move { store.complete(fence, success(fence, "done")).await });
+    scene.queued(1).await;
+    tokio::time::sleep(LONGER_THAN_A_BATCH).await;
+    tell_first.send(()).unwrap();
+    // It is in the next batch, which ends after the second; the others are not waited for.
+    completion.await.unwrap().unwrap();
+    for _ in 0..3 {
+        tell_others.send(()).unwrap();
+    }
+    for call in slow {
+        assert_eq!(call.await.unwrap(), Ok(()));
+    }
+}
