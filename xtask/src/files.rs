@@ -1,5 +1,6 @@
 //! Checks that read the files of the work tree.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -80,6 +81,39 @@ pub(crate) fn words() -> Result<(), String> {
         return Ok(());
     }
     Err(found.join("\n"))
+}
+
+/// Every test that `FIELD.md` names is there, and every row that applies names one.
+///
+/// # Errors
+/// Names the rows and the tests that are missing.
+pub(crate) fn field_table() -> Result<(), String> {
+    let table = crate::root().join("tests/e2e/FIELD.md");
+    let text = fs::read_to_string(&table).map_err(|error| at(&table, &error))?;
+    let mut tests = BTreeSet::new();
+    for path in tree()? {
+        if path.extension().is_some_and(|ending| ending == "rs") {
+            let text = fs::read_to_string(&path).map_err(|error| at(&path, &error))?;
+            let names = text.split("fn ").skip(1);
+            tests.extend(names.filter_map(|rest| rest.split('(').next().map(str::to_owned)));
+        }
+    }
+    let mut missing = Vec::new();
+    for row in text
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| #"))
+    {
+        let named: Vec<_> = row.split('`').skip(1).step_by(2).collect();
+        if named.is_empty() {
+            missing.push(format!("no test in: {row}"));
+        }
+        let gone = named.iter().filter(|name| !tests.contains(**name));
+        missing.extend(gone.map(|name| format!("no such test: {name}")));
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(missing.join("\n"))
 }
 
 /// Every file that somebody wrote.

@@ -106,6 +106,7 @@ fn written(run: &Run, steps: &mut Steps) {
     steps.step("formatting", || cargo(run, &["fmt", "--all", "--check"]));
     steps.step("file lengths", files::lengths);
     steps.step("words", files::words);
+    steps.step("table of faults from the field", files::field_table);
     steps.step("lints", || {
         let words = ["clippy", "--locked", "--workspace", "--all-targets"];
         cargo(run, &[words.as_slice(), &["--", "-D", "warnings"]].concat())

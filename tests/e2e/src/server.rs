@@ -196,7 +196,7 @@ impl Fixture {
     pub fn start(folder: &Folder, more: &[&str]) -> Self {
         let address = free_address();
         let mut command = Command::new(fixture());
-        command.args(["--listen", &address.to_string()]).args(more);
+        command.arg(address.port().to_string()).args(more);
         let mut process = Process::start(command, address, folder.root());
         until("the fixture listens", START, || {
             if let Some(status) = process.child.try_wait().expect("a child") {

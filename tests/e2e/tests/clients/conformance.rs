@@ -10,7 +10,8 @@ use crate::installed::conformance;
 fn revision(name: &str) {
     let folder = Folder::new();
     let fixture = Fixture::start(&folder, &[]);
-    let expected = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("conformance/{name}.yml"));
+    let expected = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join(format!("conformance/expected-failures-{name}.yml"));
     let expected = expected.display().to_string();
     let url = fixture.url();
     let words = ["server", "--url", &url, "--requirements", name];

@@ -94,24 +94,19 @@ fn a_key_under_other_arguments_or_another_tool_is_reused() {
 #[test]
 fn field_06_a_result_too_large_to_keep_is_unavailable_and_does_not_run_again() {
     each_sdk(|ask| {
-        let bytes = json!({"bytes": 300_000});
         let done = ask(&[
-            call("large", "k", bytes.clone()),
-            call("large", "k", bytes),
-            call("large", "small", json!({"bytes": 1_000})),
-            call("large", "small", json!({"bytes": 1_000})),
+            call("large", "k", json!({})),
+            call("large", "k", json!({})),
+            call("large", "k", json!({})),
         ]);
         assert_ne!(
             done[0]["result"]["isError"], true,
             "the first caller gets it whole"
         );
         assert!(done[0]["result"]["content"].to_string().len() > 262_144);
-        assert_eq!(error(&done[1])["code"], "IDEMPOTENCY_RESULT_UNAVAILABLE");
-        assert_eq!(
-            done[3]["result"]["_meta"]["assay/replayed"], true,
-            "{:?}",
-            done[3]
-        );
+        for again in &done[1..] {
+            assert_eq!(error(again)["code"], "IDEMPOTENCY_RESULT_UNAVAILABLE");
+        }
     });
 }
 

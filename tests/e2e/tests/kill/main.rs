@@ -28,7 +28,7 @@ const CALLERS: u64 = 8;
 const KILL_MS_MAX: u64 = 700;
 
 #[test]
-fn i1_i2_i3_kill_9_at_random_moments_under_load() {
+fn i1_i2_i3_field_14_kill_9_at_random_moments_under_load() {
     let seed = Random::seed();
     let rounds = std::env::var("E2E_KILL_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     println!("E2E_SEED={seed} E2E_KILL_ROUNDS={rounds}");

@@ -37,8 +37,12 @@ fn refused(reply: &Reply, status: u16, code: &str) {
     let kind = reply.header("content-type").unwrap_or_default();
     assert!(kind.starts_with("application/problem+json"), "{kind}");
     let value = reply.value();
-    let detail = value["detail"].as_str().unwrap_or_default();
-    assert!(!detail.is_empty(), "it says what is wrong: {value}");
+    for says in ["title", "next_action"] {
+        assert!(
+            value[says].is_string(),
+            "it says what is wrong and what to do: {value}"
+        );
+    }
 }
 
 #[test]

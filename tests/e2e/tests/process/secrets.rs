@@ -94,3 +94,69 @@ fn field_09_nothing_a_caller_sent_is_printed() {
         assert!(!printed[before..].contains(secret.as_str()), "{printed}");
     }
 }
+
+const SEALED: &str = "[sealing]\nkey_file = \"ring\"\nnotes = true\n";
+
+/// Writes a ring of keys, the first one active; each is a number and the byte that it is made of.
+fn ring(folder: &Folder, keys: &[(u32, u8)]) {
+    let lines = keys.iter().map(|(id, letter)| {
+        // 32 bytes in base64: 42 letters that stand for the same bits, and an end.
+        let letters = String::from_utf8(vec![*letter; 42]).unwrap();
+        format!("{id} {letters}A=\n")
+    });
+    std::fs::write(folder.root().join("ring"), lines.collect::<String>()).unwrap();
+}
+
+/// A sealed result cannot be read in the file, and its replay is usable: also after the ring has
+/// got another active key, and no longer once its key is gone from the ring.
+#[test]
+fn field_09_a_sealed_result_is_unreadable_in_the_database_and_usable_on_replay() {
+    let folder = Folder::new();
+    let config = folder.config(SEALED);
+    let start = || Server::with(&folder, &["--config", &config]);
+    let note = |server: &Server| {
+        server
+            .http()
+            .note(Some("k"), r#"{"body":"one"}"#)
+            .send()
+            .unwrap()
+    };
+    ring(&folder, &[(1, b'Q')]);
+    let server = start();
+    let first = note(&server);
+    let id = first.note_id();
+    assert_eq!(note(&server).body, first.body);
+    server.stop();
+    let stored: Vec<u8> = rusqlite::Connection::open(folder.database())
+        .unwrap()
+        .query_row("SELECT body FROM counterfoil_results", [], |row| row.get(0))
+        .unwrap();
+    let found = |needle: &[u8]| stored.windows(needle.len()).any(|part| part == needle);
+    assert!(
+        !found(id.as_bytes()) && !found(b"note_id"),
+        "the stored result is sealed"
+    );
+
+    ring(&folder, &[(2, b'g'), (1, b'Q')]);
+    let server = start();
+    assert_eq!(note(&server).body, first.body, "an older key still reads");
+    let second = server
+        .http()
+        .note(Some("second"), r#"{"body":"two"}"#)
+        .send()
+        .unwrap();
+    server.stop();
+
+    ring(&folder, &[(2, b'g')]);
+    let server = start();
+    let gone = note(&server);
+    assert!(gone.status >= 400, "its key is gone: {}", gone.text());
+    assert!(!gone.code().is_empty(), "{}", gone.text());
+    let again = server
+        .http()
+        .note(Some("second"), r#"{"body":"two"}"#)
+        .send()
+        .unwrap();
+    assert_eq!(again.body, second.body);
+    assert_eq!(server.http().notes().len(), 2, "nothing ran again");
+}

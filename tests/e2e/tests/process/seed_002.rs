@@ -25,12 +25,12 @@ fn i2_a_replayed_201_is_a_201_with_its_content_type_and_bytes() {
     let server = Server::start(&folder);
     let first = server
         .http()
-        .note(Some("k"), r#"{"body":"ünïcode \u0000"}"#)
+        .note(Some("k"), r#"{"body":"ünïcode \u2028"}"#)
         .send()
         .unwrap();
     let again = server
         .http()
-        .note(Some("k"), r#"{"body":"ünïcode \u0000"}"#)
+        .note(Some("k"), r#"{"body":"ünïcode \u2028"}"#)
         .send()
         .unwrap();
     assert_eq!(first.status, 201, "{}", first.text());
