@@ -17,6 +17,8 @@ use crate::{
     tool::{Boxed, Kind},
 };
 
+/// How long an authentication counts as just now.
+const FRESH: Duration = Duration::from_secs(1);
 /// Most problems named for one call.
 const ISSUES_MAX: usize = 8;
 
@@ -76,8 +78,9 @@ impl Endpoint {
             None => None,
             Some(_) => Some(key::take(&params, entry, &arguments, prefix)?),
         };
-        // On a long connection the credential may have been withdrawn since it was opened.
-        if context.headers.is_none() && context.caller.authority.check().await.is_err() {
+        // On a long connection, or with a slow body, the credential may have been withdrawn.
+        let fresh = context.since.is_some_and(|since| since.elapsed() < FRESH);
+        if !fresh && context.caller.authority.check().await.is_err() {
             return Ok(self.voice(era).refused(Reason::Denied));
         }
         let request = request_of(&params, &arguments, &context);

@@ -27,6 +27,8 @@ pub struct Limits {
     pub calls_max: usize,
     /// How long a reading tool, or a check before a reservation, may take. Default 60 s.
     pub read_for: Duration,
+    /// How long the body of an HTTP request may take to arrive. Default 30 s.
+    pub body_for: Duration,
     /// How long calls under way are waited for after the end of standard input. Default 10 s.
     pub drain_for: Duration,
 }
@@ -38,6 +40,7 @@ impl Default for Limits {
             depth_max: 64,
             calls_max: 1024,
             read_for: Duration::from_secs(60),
+            body_for: Duration::from_secs(30),
             drain_for: Duration::from_secs(10),
         }
     }
@@ -214,6 +217,8 @@ pub(crate) struct Inbound {
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) caller: Caller,
+    /// When it was established; `None` on stdio, where that was at the start.
+    pub(crate) since: Option<tokio::time::Instant>,
     /// `None` on stdio.
     pub(crate) headers: Option<Arc<HeaderFacts>>,
     /// Where progress goes, if the transport can carry it.

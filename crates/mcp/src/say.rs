@@ -32,6 +32,8 @@ struct Manner {
 }
 
 const STORED_FAILURE: &str = "This is the stored failure of an earlier call with this key; nothing ran now. A new attempt needs a new key, after reading the current state.";
+/// The conflict of a key in `_meta`, which names one call whatever its tool.
+const CONFLICT: &str = "Idempotency key was reused with another tool or different arguments";
 const NOT_RECORDED: &str = "This answer could not be recorded: a retry with this key will not get it again, and will not run it again either. Keep it.";
 
 impl Voice<'_> {
@@ -182,7 +184,20 @@ impl Voice<'_> {
         }
         facts.insert("next_action".to_owned(), json!(reason.next_action()));
         facts.insert("code".to_owned(), json!(reason.code().as_str()));
-        facts.insert("message".to_owned(), json!(reason.message()));
+        let message = match reason {
+            Reason::Conflict => CONFLICT,
+            Reason::InProgress { .. }
+            | Reason::Committed { .. }
+            | Reason::ResultUnavailable
+            | Reason::Unknown { .. }
+            | Reason::Expired
+            | Reason::Busy { .. }
+            | Reason::Unavailable(_)
+            | Reason::Quota { .. }
+            | Reason::Denied
+            | Reason::Internal(_) => reason.message(),
+        };
+        facts.insert("message".to_owned(), json!(message));
         let structured = Value::Object(facts);
         let content = vec![text_block(&structured.to_string())];
         self.result(content, Some(structured), true, meta, refusal.operation_id)
@@ -373,4 +388,124 @@ const fn status_of(reason: &Reason) -> &'static str {
 pub(crate) const fn whole_seconds(duration: Duration) -> u64 {
     let seconds = duration.as_secs() + if duration.subsec_nanos() > 0 { 1 } else { 0 };
     if seconds == 0 { 1 } else { seconds }
+}
+
+#[cfg(test)]
+mod tests {
+    use counterfoil_core::Timestamp;
+
+    use super::*;
+
+    fn every_reason() -> Vec<Reason> {
+        let retry_after = Duration::from_millis(1500);
+        let unknown = |retryable| Reason::Unknown {
+            first: false,
+            timed_out: false,
+            retryable,
+        };
+        vec![
+            Reason::Conflict,
+            Reason::InProgress { retry_after },
+            Reason::Committed {
+                retry_after: Some(retry_after),
+            },
+            Reason::Committed { retry_after: None },
+            Reason::ResultUnavailable,
+            unknown(false),
+            unknown(true),
+            Reason::Expired,
+            Reason::Busy { retry_after },
+            Reason::Unavailable("disk full at /secret/path".to_owned()),
+            Reason::Quota { limit: 7 },
+            Reason::Denied,
+            Reason::Internal("SELECT secret".to_owned()),
+        ]
+    }
+
+    #[test]
+    fn every_refusal_in_each_dialect_and_era() {
+        let (prefix, server) = (MetaPrefix::default(), json!({"name": "s", "version": "1"}));
+        for era in [Era::Legacy, Era::Modern] {
+            let voice = Voice {
+                prefix: &prefix,
+                era,
+                server: &server,
+            };
+            for dialect in [Dialect::Argument, Dialect::Meta] {
+                let said: Vec<Value> = every_reason()
+                    .into_iter()
+                    .map(|reason| {
+                        let name = format!("{reason:?}");
+                        let answer = Answer::Refused(Refusal {
+                            reason,
+                            operation_id: Some(OperationId::new(
+                                Timestamp::from_millis(0),
+                                [1; 10],
+                            )),
+                        });
+                        let said = match voice.answer(dialect, &answer) {
+                            Ok(result) => json!({"result": result}),
+                            Err(error) => json!({"error": error.to_value()}),
+                        };
+                        // What is for operators does not reach callers.
+                        assert!(!said.to_string().contains("secret"), "{said}");
+                        json!({name: said})
+                    })
+                    .collect();
+                let name = format!("refusals-{dialect:?}-{era:?}").to_lowercase();
+                insta::assert_json_snapshot!(name, said);
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_that_was_not_recorded_says_so() {
+        let (prefix, server) = (MetaPrefix::default(), json!({}));
+        let voice = Voice {
+            prefix: &prefix,
+            era: Era::Legacy,
+            server: &server,
+        };
+        let answer = Answer::NotRecorded {
+            reply: Reply::json(200, &json!([1, 2])),
+            operation_id: OperationId::new(Timestamp::from_millis(0), [1; 10]),
+        };
+        let said = voice.answer(Dialect::Argument, &answer).unwrap();
+        assert_eq!(said["_meta"]["dev.counterfoil/not-recorded"], json!(true));
+        assert_eq!(said["structuredContent"]["result"], json!([1, 2]));
+        assert_eq!(said["content"][1]["text"], json!(NOT_RECORDED));
+    }
+
+    #[test]
+    fn problem_details_are_understood() {
+        let (prefix, server) = (MetaPrefix::default(), json!({}));
+        let voice = Voice {
+            prefix: &prefix,
+            era: Era::Legacy,
+            server: &server,
+        };
+        let problem = json!({
+            "type": "https://example/x", "title": "Conflict", "status": 409,
+            "code": "version_conflict", "detail": "It changed", "current_version": 3,
+        });
+        let said = voice.unkeyed(&Reply::json(409, &problem));
+        assert_eq!(
+            said["structuredContent"],
+            json!({
+                "status": "failed",
+                "retryable": false,
+                "next_action": "Correct the call; no key is used up",
+                "code": "version_conflict",
+                "message": "It changed",
+                "current_version": 3,
+            })
+        );
+    }
+
+    #[test]
+    fn seconds_are_rounded_up() {
+        for (millis, seconds) in [(0, 1), (1, 1), (1000, 1), (1001, 2), (5000, 5)] {
+            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds);
+        }
+    }
 }

@@ -164,6 +164,7 @@ impl Connection {
     fn context(&self) -> Context {
         Context {
             caller: self.caller.clone(),
+            since: None,
             headers: None,
             progress: None,
         }
@@ -186,6 +187,7 @@ impl Connection {
             let (tell, mut progress) = mpsc::channel(PROGRESS_MAX);
             let context = Context {
                 caller,
+                since: None,
                 headers: None,
                 progress: Some(tell),
             };

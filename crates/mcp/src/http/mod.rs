@@ -20,7 +20,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::json;
 
 use crate::{
-    AuthError, Authenticate, Endpoint,
+    AuthError, Authenticate, Endpoint, Limits,
     endpoint::{Context, Inbound, Outgoing},
     era::{self, HeaderFacts, LEGACY},
     framing::{Incoming, Message, Notification, RpcError, Unreadable, codes, error_text, read},
@@ -88,6 +88,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
         Ok(caller) => caller,
         Err(error) => return shared.unauthenticated(&error, request.headers()),
     };
+    let since = tokio::time::Instant::now();
     if let Err(response) = guard::content_type(request.headers()) {
         return *response;
     }
@@ -96,34 +97,47 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
         return plain(StatusCode::NOT_ACCEPTABLE, Code::MalformedRequest, why);
     };
     let (parts, body) = request.into_parts();
-    let limit = shared.endpoint.inner.limits.framing.message_bytes_max;
-    let body = match Limited::new(body, limit).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let error = RpcError::new(
-                codes::INVALID_REQUEST,
-                format!("Invalid request: larger than {limit} bytes"),
-            );
-            return json_response(StatusCode::PAYLOAD_TOO_LARGE, error_text(None, &error));
-        }
-        Err(_) => {
-            let why = "the body broke off";
-            return plain(StatusCode::BAD_REQUEST, Code::MalformedRequest, why);
-        }
+    let body = match whole(body, shared.endpoint.inner.limits).await {
+        Ok(body) => body,
+        Err(response) => return *response,
     };
     let exchange = Exchange {
         shared,
         caller,
+        since,
         headers: Arc::new(facts(&parts.headers)),
         accepts,
     };
     exchange.body(&body).await
 }
 
+/// The body, within its bounds of size and time.
+async fn whole(body: Body, limits: Limits) -> Result<Bytes, Box<Response>> {
+    let size = limits.framing.message_bytes_max;
+    let collected = Limited::new(body, size).collect();
+    let refused = |status, code, why: &str| Err(Box::new(plain(status, code, why)));
+    match tokio::time::timeout(limits.body_for, collected).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            let why = format!("the body is larger than {size} bytes");
+            refused(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge, &why)
+        }
+        Ok(Err(_)) => {
+            let why = "the body broke off";
+            refused(StatusCode::BAD_REQUEST, Code::MalformedRequest, why)
+        }
+        Err(_) => {
+            let why = "the body took too long";
+            refused(StatusCode::REQUEST_TIMEOUT, Code::MalformedRequest, why)
+        }
+    }
+}
+
 /// One authenticated request.
 struct Exchange {
     shared: Arc<Shared>,
     caller: Caller,
+    since: tokio::time::Instant,
     headers: Arc<HeaderFacts>,
     accepts: Accepts,
 }
@@ -149,6 +163,7 @@ impl Exchange {
     fn context(&self) -> Context {
         Context {
             caller: self.caller.clone(),
+            since: Some(self.since),
             headers: Some(Arc::clone(&self.headers)),
             progress: None,
         }
