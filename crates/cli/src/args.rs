@@ -12,7 +12,8 @@ use crate::config::Flags;
     version,
     propagate_version = true,
     arg_required_else_help = true,
-    after_help = "Settings come from counterfoil.toml, then the environment (COUNTERFOIL_SECTION_KEY), then flags;\n\
+    after_help = "Settings come from counterfoil.toml (or the file --config or COUNTERFOIL_CONFIG names), then the\n\
+                  environment (COUNTERFOIL_SECTION_KEY), then flags;\n\
                   `counterfoil config check` shows what is in force and why.\n\n\
                   Exit codes: 0 done, 1 failure, 2 wrong command line, 3 wrong configuration,\n\
                   4 store or data folder unusable, 5 not found, 6 cannot listen."

@@ -5,7 +5,7 @@ use std::{
 };
 
 use counterfoil_engine::Engine;
-use counterfoil_server::{AgentKeys, DEFAULT_WORKSPACE, NewAgentKey, Role};
+use counterfoil_server::{AgentKeys, Credential, DEFAULT_WORKSPACE, Issued, NewAgentKey, Role};
 
 use crate::exit::{Exit, Failure};
 
@@ -27,6 +27,9 @@ pub(crate) enum FirstKey {
     New,
     /// It was there.
     Old,
+    /// It was there, and is not valid (any more): it was rotated or revoked elsewhere, or belongs
+    /// to another database.
+    Stale,
 }
 
 impl Folder {
@@ -89,7 +92,16 @@ impl Folder {
             .map_err(|error| unusable("the data folder", &self.0, "locked", &error))?;
         let path = self.agent_key();
         if path.exists() {
-            return Ok(FirstKey::Old);
+            let credential = Credential::parse(&read_secret(&path)?);
+            let valid = match &credential {
+                Some(credential) => keys.authenticate(credential).await?.is_some(),
+                None => false,
+            };
+            return Ok(if valid {
+                FirstKey::Old
+            } else {
+                FirstKey::Stale
+            });
         }
         let noted = engine.store().note(NOTE).await?;
         let id = match noted.and_then(|bytes| String::from_utf8(bytes).ok()) {
@@ -117,6 +129,21 @@ impl Folder {
         write_secret(&path, &issued.credential.reveal())
             .map_err(|error| unusable("the agent key file", &path, "written", &error))?;
         Ok(FirstKey::New)
+    }
+
+    /// Writes the new secret of a key into the agent key file, if the file holds that key.
+    pub(crate) fn update_key(&self, issued: &Issued) -> Result<bool, Failure> {
+        let path = self.agent_key();
+        if !path.exists() {
+            return Ok(false);
+        }
+        let held = Credential::parse(&read_secret(&path)?);
+        let same = held.is_some_and(|held| held.id() == issued.agent_key.id.as_str());
+        if same {
+            write_secret(&path, &issued.credential.reveal())
+                .map_err(|error| unusable("the agent key file", &path, "written", &error))?;
+        }
+        Ok(same)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::{
     args::{Keys, Reading, RoleName},
     config::Config,
     exit::{Exit, Failure},
+    folder::Folder,
     open::{with_application, with_reading},
     output::{print, print_json, table},
 };
@@ -40,10 +41,16 @@ pub(crate) fn run(command: Keys) -> Result<(), Failure> {
             print_list(&reading, &list)
         }
         Keys::Rotate { reading, id } => {
-            let issued = with_keys(&reading, async |keys| {
+            let config = Config::load(&reading.place.flags())?;
+            let folder = Folder::existing(&config.data)?;
+            let issued = with_application(&config, async |application| {
+                let keys = application.agent_keys();
                 let workspace = workspace_of(&keys, &id).await?;
                 Ok(keys.rotate(&workspace, &id).await?)
             })?;
+            if folder.update_key(&issued)? {
+                eprintln!("{} holds the new key", folder.agent_key().display());
+            }
             print_issued(&reading, &issued, "rotated")
         }
         Keys::Revoke { reading, id } => {

@@ -25,6 +25,7 @@ pub(crate) fn run(mcp: &Mcp) -> Result<(), Failure> {
 }
 
 async fn serve(mcp: &Mcp, config: &Config, folder: &Folder) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
     let (application, store) = application(config, folder).await?;
     let file = match &mcp.agent_key_file {
         Some(file) => file.clone(),
@@ -52,7 +53,6 @@ async fn serve(mcp: &Mcp, config: &Config, folder: &Folder) -> Result<(), Failur
         let application = application.clone();
         async move { application.maintain().await }
     });
-    let mut signals = Signals::new()?;
     let endpoint = application.endpoint().clone();
     let streams = endpoint.serve_stdio(caller, tokio::io::stdin(), tokio::io::stdout());
     let done = tokio::select! {
@@ -62,6 +62,7 @@ async fn serve(mcp: &Mcp, config: &Config, folder: &Folder) -> Result<(), Failur
         () = signals.next() => Ok(()),
     };
     background.abort();
+    let _ = background.await;
     drain(&application, config).await;
     store.close().await;
     done

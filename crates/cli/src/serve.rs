@@ -51,6 +51,8 @@ fn check_address(config: &Config) -> Result<(), Failure> {
 }
 
 async fn listen(config: &Config, folder: &Folder) -> Result<(), Failure> {
+    // Before anything is said: whoever reads it may stop us at once.
+    let signals = Signals::new()?;
     let listener = TcpListener::bind(config.listen)
         .await
         .map_err(|error| cannot_listen(config.listen, &error))?;
@@ -69,10 +71,11 @@ async fn listen(config: &Config, folder: &Folder) -> Result<(), Failure> {
         let application = application.clone();
         async move { application.maintain().await }
     });
-    let result = until_stopped(listener, &application, config).await;
+    until_stopped(listener, &application, config, signals).await;
     background.abort();
+    let _ = background.await;
     store.close().await;
-    result
+    Ok(())
 }
 
 fn greet(
@@ -83,7 +86,7 @@ fn greet(
 ) -> Result<(), Failure> {
     let key = match first {
         FirstKey::New => read_secret(&folder.agent_key())?,
-        FirstKey::Old => String::new(),
+        FirstKey::Old | FirstKey::Stale => String::new(),
     };
     print(&welcome::text(address, &config.data, folder, first, &key))
 }
@@ -92,17 +95,18 @@ async fn until_stopped(
     listener: TcpListener,
     application: &Application,
     config: &Config,
-) -> Result<(), Failure> {
+    mut signals: Signals,
+) {
     let bounds = Bounds {
         connections_max: config.connections_max,
         headers_max: config.headers_max,
         drain_for: config.drain,
         ..Bounds::default()
     };
-    let mut signals = Signals::new()?;
     let (stopped, stop) = oneshot::channel();
     let told = application.clone();
-    let watch = tokio::spawn(async move {
+    // Until the process ends: a second signal also cuts the closing of the store short.
+    tokio::spawn(async move {
         signals.next().await;
         tracing::info!(
             "stopping; what is in flight is finished first, a second signal ends at once"
@@ -121,7 +125,6 @@ async fn until_stopped(
         counterfoil_http::serve(listener, application.router(), bounds, shutdown).await;
     let deadline = asked.await.unwrap_or_else(|_| Instant::now()) + config.drain;
     let all = timeout_at(deadline, application.drain(config.drain)).await;
-    watch.abort();
     if cut > 0 || !matches!(all, Ok(true)) {
         tracing::warn!(
             connections_cut = cut,
@@ -130,7 +133,6 @@ async fn until_stopped(
     } else {
         tracing::info!("stopped");
     }
-    Ok(())
 }
 
 #[allow(

@@ -22,6 +22,9 @@ pub(crate) fn text(
             "The first agent key, of workspace `default`; it is shown this once and kept in {file}:\n\n  {key}\n"
         ),
         FirstKey::Old => format!("The agent key is in {file}, as it was.\n"),
+        FirstKey::Stale => format!(
+            "The agent key in {file} is not valid (any more). Remove the file and start again to get a new one.\n"
+        ),
     };
     let quoted = shell_quoted(&file);
     let curl = format!(

@@ -251,3 +251,90 @@ fn windows_come_from_the_configuration_file() {
     );
     assert!(answer.body.contains("assay/idempotency-key"), "{answer:?}");
 }
+
+/// A request whose body never comes, under way.
+fn stuck(server: &Server, key: &str) -> std::net::TcpStream {
+    use std::io::Write as _;
+    let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
+    let head = format!(
+        "POST /api/v1/notes HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\ncontent-length: 100\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    while !server
+        .ask("GET", "/metrics", &[], "")
+        .body
+        .contains("counterfoil_http_in_flight 2")
+    {}
+    stream
+}
+
+#[test]
+fn a_drain_is_bounded() {
+    let place = Place::new();
+    std::fs::write(place.path("own.toml"), "[limits]\ndrain = \"200ms\"\n").unwrap();
+    let server = Server::start(&place, &["--config", "own.toml"]);
+    let stuck = stuck(&server, &place.agent_key());
+    let begun = std::time::Instant::now();
+    assert!(server.terminate());
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    drop(stuck);
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let place = Place::new();
+    std::fs::write(place.path("own.toml"), "[limits]\ndrain = \"10m\"\n").unwrap();
+    let server = Server::start(&place, &["--config", "own.toml"]);
+    let stuck = stuck(&server, &place.agent_key());
+    server.signal(Signal::TERM);
+    // The listener is closed once the first signal was seen.
+    while std::net::TcpStream::connect(&server.address).is_ok() {}
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(130));
+    drop(stuck);
+}
+
+#[test]
+fn the_agent_key_file_follows_a_rotation_and_a_stale_one_is_said() {
+    let place = Place::new();
+    let server = place.serve();
+    let old = place.agent_key();
+    let id = format!("ak_{}", old.split('_').nth(1).unwrap());
+    place.run(&["keys", "rotate", &id]).ok();
+    let new = place.agent_key();
+    assert_ne!(new, old);
+    assert_eq!(server.get(&new, "/api/v1/notes").status, 200);
+    place.run(&["keys", "revoke", &id]).ok();
+    assert!(server.terminate());
+    let again = place.serve();
+    assert!(
+        again.greeting.contains("is not valid (any more)"),
+        "{}",
+        again.greeting
+    );
+    std::fs::remove_file(place.data().join("agent-key")).unwrap();
+    assert!(again.terminate());
+    let renewed = place.serve();
+    let key = place.agent_key();
+    assert!(
+        !key.contains(old.split('_').nth(1).unwrap()),
+        "a revoked key stays revoked"
+    );
+    assert_eq!(renewed.get(&key, "/api/v1/notes").status, 200);
+}
+
+#[test]
+fn field_22_a_newer_schema_is_refused_whoever_brought_it() {
+    for newer in [
+        "PRAGMA user_version = 99",
+        "UPDATE counterfoil_components SET version = 99 WHERE name = 'application'",
+    ] {
+        let place = Place::new();
+        assert!(place.serve().terminate());
+        let database = rusqlite::Connection::open(place.data().join("counterfoil.db")).unwrap();
+        database.execute_batch(newer).unwrap();
+        drop(database);
+        let said = place.run(&["serve", "--listen", "127.0.0.1:0"]).fails(4);
+        assert!(said.contains("99") && said.contains("hint: "), "{said}");
+    }
+}
