@@ -240,8 +240,7 @@ impl Connection {
         let connection =
             builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         let mut connection = pin!(connection);
-        // Until the first head is there whole, nobody else's timer runs: which protocol it is
-        // is not known before.
+        // Until it is known which protocol it is, nobody else's timer runs.
         let mut look = pin!(tokio::time::sleep(bounds.head_for));
         let (mut seen, mut told) = ((0, 0), false);
         loop {
@@ -260,8 +259,8 @@ impl Connection {
                 () = look.as_mut() => {
                     let (so_far, busy) = activity.look();
                     let quiet = !busy && so_far == seen;
-                    // No head has come whole, or even the last answer is not taken.
-                    if so_far.0 == 0 || (quiet && told) {
+                    // Asked to end, and even what was answered is not taken.
+                    if quiet && told {
                         return;
                     }
                     if quiet {

@@ -181,3 +181,31 @@ fn a_damaged_row_is_no_panic() {
     };
     assert_eq!(Rest::default().respond(answer, Rule::Raw1).status(), 500);
 }
+
+#[test]
+fn field_07_what_belongs_to_one_connection_is_not_in_a_response() {
+    let headers = [
+        ("content-length", "999"),
+        ("connection", "close"),
+        ("transfer-encoding", "chunked"),
+        ("etag", "\"1\""),
+    ];
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let reply = Reply {
+        status: 200,
+        content_type: None,
+        headers: headers.to_vec(),
+        body: "x".into(),
+    };
+    let answer = Answer::Ran {
+        reply,
+        operation_id: id(),
+    };
+    let response = Rest::default().respond(answer, Rule::Raw1);
+    let names: Vec<_> = response
+        .headers()
+        .keys()
+        .map(|name| name.as_str())
+        .collect();
+    assert_eq!(names, ["etag", "operation-id"]);
+}

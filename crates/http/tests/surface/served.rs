@@ -326,8 +326,8 @@ async fn a_client_that_takes_nothing_of_its_answer_is_cut_off() {
     drop(stream);
 }
 
-#[tokio::test]
-async fn an_answer_the_application_is_slow_to_give_is_not_cut_off() {
+/// A server whose only answer comes when it is let, with bounds far shorter than the test.
+async fn slow_server() -> (Server, oneshot::Sender<()>) {
     let (give, given) = oneshot::channel::<()>();
     let given = Arc::new(std::sync::Mutex::new(Some(given)));
     let slow = move || {
@@ -339,18 +339,46 @@ async fn an_answer_the_application_is_slow_to_give_is_not_cut_off() {
         async move { Body::from_stream(parts) }
     };
     let bounds = Bounds {
-        idle_for: Duration::from_millis(20),
-        head_for: Duration::from_millis(20),
+        idle_for: Duration::from_millis(100),
+        head_for: Duration::from_millis(300),
         ..Bounds::default()
     };
     let server = Server::start(Router::new().route("/", get(slow)), bounds).await;
+    (server, give)
+}
+
+/// That nothing happens has no event to wait for.
+const SEVERAL_LOOKS: Duration = Duration::from_millis(900);
+
+#[tokio::test]
+async fn an_answer_the_application_is_slow_to_give_is_not_cut_off() {
+    let (server, give) = slow_server().await;
     let mut stream = server.connect().await;
     let request = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     stream.write_all(request).await.unwrap();
-    // Many times the bounds: that nothing happens has no event to wait for.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    tokio::time::sleep(SEVERAL_LOOKS).await;
     give.send(()).unwrap();
     assert!(read_all(&mut stream).await.contains("at last"));
+}
+
+#[tokio::test]
+async fn nor_is_it_on_http_2() {
+    let (server, give) = slow_server().await;
+    let io = TokioIo::new(server.connect().await);
+    let (mut client, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    let request = hyper::Request::get(format!("http://{}/", server.addr));
+    let request = request.body(Full::<Bytes>::default()).unwrap();
+    let response = within(client.send_request(request)).await.unwrap();
+    tokio::time::sleep(SEVERAL_LOOKS).await;
+    give.send(()).unwrap();
+    let body = within(response.into_body().collect())
+        .await
+        .unwrap()
+        .to_bytes();
+    assert_eq!(&body[..], b"at last");
 }
 
 #[tokio::test]
