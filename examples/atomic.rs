@@ -5,7 +5,9 @@ use std::{error::Error, sync::Arc};
 
 use counterfoil_engine::{
     Answer, Call, Engine, Operation,
-    core::{Fingerprint, Identity, Key, OperationId, Policy, PrincipalId, Reply, Target, WorkspaceId},
+    core::{
+        Fingerprint, Identity, Key, OperationId, Policy, PrincipalId, Reply, Target, WorkspaceId,
+    },
     store::{BoxFuture, Failure, Migration, Sql, Store as _},
 };
 use counterfoil_sqlite::{Options, SqliteStore};
@@ -50,7 +52,9 @@ fn create_order<'t>(
 ) -> BoxFuture<'t, Result<Reply, Failure>> {
     Box::pin(async move {
         let item = ["lamp".into()];
-        let rows = tx.query("INSERT INTO orders (item) VALUES ($1) RETURNING id", &item).await?;
+        let rows = tx
+            .query("INSERT INTO orders (item) VALUES ($1) RETURNING id", &item)
+            .await?;
         let id = rows.first().map_or(Ok(0), |row| row.int(0))?;
         Ok(Reply::json(201, &json!({"order_id": id})))
     })
