@@ -40,7 +40,7 @@ impl Exporter {
     /// What hands spans to it.
     pub(crate) fn layer<S>(&self) -> impl Layer<S> + Send + Sync + use<S>
     where
-        S: Subscriber + for<'span> LookupSpan<'span>,
+        S: Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
     {
         tracing_opentelemetry::layer().with_tracer(self.provider.tracer("counterfoil"))
     }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     edge::Admin,
+    query::nothing_ignored,
     refusal::{failure_of, problem_of},
 };
 use crate::{
@@ -37,6 +38,7 @@ pub(super) async fn issue(
 ) -> Response {
     let operation = &shared.operations.hand_out_key;
     let validate = |mutation: &Mutation| {
+        nothing_ignored(mutation)?;
         let NewKey { name, role } = mutation.json()?;
         let role = role.as_deref().map_or(Ok(Role::Member), str::parse);
         let draft = role.and_then(|role| {
@@ -119,6 +121,7 @@ pub(super) async fn revoke(
 }
 
 fn no_body(mutation: &Mutation) -> Result<(), Problem> {
+    nothing_ignored(mutation)?;
     if mutation.body().is_empty() {
         return Ok(());
     }

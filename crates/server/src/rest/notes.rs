@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{
     edge::Principal,
-    query::ListQuery,
+    query::{ListQuery, nothing_ignored},
     refusal::{problem_of, refuse},
 };
 use crate::{
@@ -33,6 +33,7 @@ pub(super) async fn create(
 ) -> Response {
     let operation = &shared.operations.create_note;
     let validate = |mutation: &Mutation| {
+        nothing_ignored(mutation)?;
         let NewNote { body } = mutation.json()?;
         notes::draft(&shared.engine, &key.id, body).map_err(|error| problem_of(&shared.rest, error))
     };

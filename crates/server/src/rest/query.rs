@@ -1,4 +1,6 @@
 use axum::{extract::Query, http::Uri};
+use counterfoil_core::Code;
+use counterfoil_http::{Issue, Mutation, Problem};
 use serde::Deserialize;
 
 use crate::Error;
@@ -28,4 +30,18 @@ impl ListQuery {
             .as_ref()
             .map_or(default, |text| text.parse().unwrap_or(0))
     }
+}
+
+/// Refuses what a mutation would ignore silently: a query, and a key under a name that is not
+/// taken. The body's unknown fields are refused where it is read.
+pub(super) fn nothing_ignored(mutation: &Mutation) -> Result<(), Problem> {
+    if mutation.headers().contains_key("x-idempotency-key") {
+        return Err(Problem::new(Code::InvalidKey)
+            .detail("The key goes into the header Idempotency-Key, without `X-`."));
+    }
+    if !mutation.query().is_empty() {
+        let message = "this route takes no query; a key goes into the header Idempotency-Key";
+        return Err(Problem::invalid([Issue::new("/query", message)]));
+    }
+    Ok(())
 }

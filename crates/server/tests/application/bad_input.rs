@@ -178,3 +178,38 @@ async fn wrong_methods_and_paths_are_problems() {
     let problem = app.get("/nowhere").send().await.problem(404, "not_found");
     assert_eq!(problem["retryable"], json!(false));
 }
+
+#[tokio::test]
+async fn field_16_a_key_in_a_place_that_is_not_taken_is_refused() {
+    let app = App::new().await;
+    let post = |path: &str| app.post(path).bearer(&app.admin);
+    let in_query = post("/api/v1/notes?idempotency_key=k")
+        .body(BODY)
+        .send()
+        .await;
+    in_query.problem(422, "invalid");
+    let in_body = post("/api/v1/notes")
+        .body(r#"{"body":"x","idempotency_key":"k"}"#)
+        .send()
+        .await;
+    in_body.problem(422, "invalid");
+    let other_name = post("/api/v1/notes")
+        .header("x-idempotency-key", "k")
+        .body(BODY)
+        .send()
+        .await;
+    other_name.problem(422, "invalid_key");
+    assert_eq!(app.notes().await, 0);
+}
+
+#[tokio::test]
+async fn a_key_on_a_read_is_no_key() {
+    let app = App::new().await;
+    for body in ["a", "b"] {
+        app.note(body, body).await;
+        let list = app.get("/api/v1/notes").key("k").send().await;
+        assert!(!list.is_replay());
+    }
+    let list = app.get("/api/v1/notes").key("k").send().await;
+    assert_eq!(list.json()["notes"].as_array().unwrap().len(), 2);
+}

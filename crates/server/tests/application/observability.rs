@@ -39,6 +39,7 @@ async fn traces_hold_no_bodies_arguments_or_credentials() {
     let captured = Captured::default();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
         .with_writer(captured.clone())
         .finish();
     // For the whole process, so that the writer's thread is heard too.
