@@ -51,10 +51,8 @@ fn create_order<'t>(
     tx: &'t mut dyn Sql,
 ) -> BoxFuture<'t, Result<Reply, Failure>> {
     Box::pin(async move {
-        let item = ["lamp".into()];
-        let rows = tx
-            .query("INSERT INTO orders (item) VALUES ($1) RETURNING id", &item)
-            .await?;
+        let insert = "INSERT INTO orders (item) VALUES ($1) RETURNING id";
+        let rows = tx.query(insert, &["lamp".into()]).await?;
         let id = rows.first().map_or(Ok(0), |row| row.int(0))?;
         Ok(Reply::json(201, &json!({"order_id": id})))
     })
