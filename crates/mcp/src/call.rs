@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use counterfoil_core::{Code, Json, Reply};
 use counterfoil_engine::{Answer, Call, Lookup, Ready, Reason};
+use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -208,9 +209,22 @@ fn request_of(params: &Json, arguments: &Json, context: &Context) -> ToolRequest
 fn check_arguments(entry: &Entry, arguments: &Value) -> Result<(), ToolError> {
     let mut issues = Vec::new();
     for error in entry.validator.iter_errors(arguments).take(ISSUES_MAX) {
-        let path = error.instance_path().to_string();
-        let field = if path.is_empty() { "/" } else { path.as_str() };
-        issues.push(json!({"field": field, "problem": error.masked().to_string()}));
+        let at = error.instance_path().to_string();
+        // What is missing or too much has no place of its own, so it is named where it would be.
+        let name = if let ValidationErrorKind::Required { property } = error.kind() {
+            property.as_str()
+        } else if let ValidationErrorKind::AdditionalProperties { unexpected } = error.kind() {
+            unexpected.first().map(String::as_str)
+        } else {
+            None
+        };
+        let field = match name {
+            Some(name) => format!("{at}/{name}"),
+            None if at.is_empty() => "/".to_owned(),
+            None => at,
+        };
+        let problem = error.masked().to_string();
+        issues.push(json!({"field": shortened(&field), "problem": shortened(&problem)}));
     }
     if issues.is_empty() {
         return Ok(());
@@ -229,6 +243,7 @@ fn check_arguments(entry: &Entry, arguments: &Value) -> Result<(), ToolError> {
     )
 }
 
-fn shortened(name: &str) -> String {
-    name.chars().take(128).collect()
+/// Enough to know it by; it came from outside.
+fn shortened(text: &str) -> String {
+    text.chars().take(128).collect()
 }

@@ -203,8 +203,11 @@ pub(crate) struct Inner {
     instructions: Option<String>,
     pub(crate) calls: Arc<Semaphore>,
     pub(crate) limits: Limits,
-    pub(crate) waits: Waits<(String, String, String, Id)>,
+    pub(crate) waits: Waits<WaitKey>,
 }
+
+/// Workspace, principal, session and request: who waits for what over HTTP.
+pub(crate) type WaitKey = (String, String, String, Id);
 
 /// A request, its parameters read strictly.
 pub(crate) struct Inbound {

@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::{
     AuthError, Authenticate, Endpoint, Limits,
-    endpoint::{Context, Inbound, Outgoing},
+    endpoint::{Context, Inbound, Outgoing, WaitKey},
     era::{self, HeaderFacts, LEGACY},
     framing::{Incoming, Message, Notification, RpcError, Unreadable, codes, error_text, read},
     say::whole_seconds,
@@ -86,7 +86,9 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
     }
     let caller = match shared.authenticate.authenticate(request.headers()).await {
         Ok(caller) => caller,
-        Err(error) => return shared.unauthenticated(&error, request.headers()),
+        Err(error) => {
+            return shared.unauthenticated(&error, request.headers(), request.uri());
+        }
     };
     let since = tokio::time::Instant::now();
     if let Err(response) = guard::content_type(request.headers()) {
@@ -203,7 +205,8 @@ impl Exchange {
                     error,
                 });
             }
-            return stream::serve(endpoint, inbound, self.context());
+            let wait_key = self.wait_key(inbound.id.clone());
+            return stream::serve(endpoint, inbound, self.context(), wait_key);
         }
         let wait_key = self.wait_key(inbound.id.clone());
         let context = self.context();
@@ -272,8 +275,6 @@ impl Exchange {
         json_response(StatusCode::OK, joined(&answers))
     }
 }
-
-type WaitKey = (String, String, String, crate::framing::Id);
 
 fn facts(headers: &HeaderMap) -> HeaderFacts {
     let text = |name: &str| {
@@ -347,7 +348,7 @@ impl Shared {
         }
     }
 
-    fn unauthenticated(&self, error: &AuthError, headers: &HeaderMap) -> Response {
+    fn unauthenticated(&self, error: &AuthError, headers: &HeaderMap, uri: &http::Uri) -> Response {
         let (status, code) = match error {
             AuthError::Missing | AuthError::Invalid => {
                 (StatusCode::UNAUTHORIZED, Code::Unauthorized)
@@ -359,7 +360,7 @@ impl Shared {
         let mut response = plain(status, code, &error.to_string());
         match error {
             AuthError::Missing | AuthError::Invalid => {
-                let resource = self.resource(headers, &http::Uri::default());
+                let resource = self.resource(headers, uri);
                 let origin = resource.trim_end_matches("/mcp");
                 let problem = match error {
                     AuthError::Invalid => "error=\"invalid_token\", ",

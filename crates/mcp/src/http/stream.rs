@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     Endpoint,
-    endpoint::{Context, Inbound},
+    endpoint::{Context, Inbound, WaitKey},
     stdio::PROGRESS_MAX,
 };
 
@@ -38,18 +38,40 @@ pub(super) fn single(message: &[u8]) -> Response {
 }
 
 /// Answers on a stream: progress first, then the result. The client going away stops only this.
-pub(super) fn serve(endpoint: Endpoint, inbound: Inbound, mut context: Context) -> Response {
+/// So is a cancel: the stream then ends without an answer.
+pub(super) fn serve(
+    endpoint: Endpoint,
+    inbound: Inbound,
+    mut context: Context,
+    wait_key: Option<WaitKey>,
+) -> Response {
     let (tell, messages) = mpsc::channel::<Bytes>(PROGRESS_MAX);
     context.progress = Some(tell.clone());
     tokio::spawn(async move {
-        let outgoing = endpoint.answer(inbound, context).await;
-        let _ = tell.send(outgoing.text).await;
+        let answer = endpoint.answer(inbound, context);
+        let outgoing = match wait_key {
+            None => Some(answer.await),
+            Some(key) => {
+                let (_open, stopped) = endpoint.inner.waits.open(key);
+                tokio::select! {
+                    biased;
+                    Ok(()) = stopped => None,
+                    outgoing = answer => Some(outgoing),
+                }
+            }
+        };
+        // Nothing at all is the end.
+        let last = outgoing.map_or_else(Bytes::new, |outgoing| outgoing.text);
+        let _ = tell.send(last).await;
     });
     let events = stream::unfold((messages, false), |(mut messages, over)| async move {
         if over {
             return None;
         }
-        let message = messages.recv().await?;
+        let message = messages
+            .recv()
+            .await
+            .filter(|message| !message.is_empty())?;
         // A handler that goes on after its deadline still holds the other end: the answer is last.
         let over = !message.starts_with(PROGRESS_START);
         Some((

@@ -13,22 +13,17 @@ async fn wrong_arguments_name_the_field_not_the_value_and_use_up_no_key() {
     for era in ERAS {
         let server = Server::new();
         let client = server.client(era);
-        for arguments in [
-            json!({}),
-            json!({"body": ""}),
-            json!({"body": "b", "hidden": "s3cret"}),
+        for (arguments, field) in [
+            (json!({}), "/body"),
+            (json!({"body": ""}), "/body"),
+            (json!({"body": "b", "hidden": "s3cret"}), "/hidden"),
         ] {
             let got = client.keyed("create_note", "k", arguments).await;
             let result = got.result();
             assert_eq!(result["isError"], json!(true));
             assert_eq!(result["structuredContent"]["code"], json!("invalid"));
-            assert!(
-                result["structuredContent"]["message"]
-                    .as_str()
-                    .unwrap()
-                    .contains("body")
-                    || got.text.contains("hidden")
-            );
+            let issues = &result["structuredContent"]["issues"];
+            assert_eq!(issues[0]["field"], json!(field));
             assert!(!got.text.contains("s3cret"));
         }
         let plan = client
@@ -272,6 +267,25 @@ async fn a_cancel_stops_the_wait_of_its_own_session_only() {
     server.stage.gate.add_permits(1);
     assert_eq!(server.store.receipts().len(), 1);
     assert_eq!(server.stage.sent.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_cancelled_stream_ends_without_an_answer() {
+    let server = Server::new();
+    let client = server.client(Era::Legacy).with("mcp-session-id", "s-1");
+    let arguments = json!({"hold": true, "idempotency_key": "k"});
+    let params = json!({"name": "send", "arguments": arguments, "_meta": {"progressToken": 1}});
+    let streaming = {
+        let client = client.clone();
+        tokio::spawn(async move { client.call(params).await })
+    };
+    server.holds().await;
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#;
+    assert_eq!(client.raw(cancel).await.status, 202);
+    let got = streaming.await.unwrap();
+    assert_eq!(got.headers["content-type"], "text/event-stream");
+    assert_eq!(got.text, "");
+    server.stage.gate.add_permits(1);
 }
 
 #[tokio::test]
