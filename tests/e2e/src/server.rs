@@ -207,6 +207,12 @@ impl Fixture {
         Self { process }
     }
 
+    /// A client of it; it asks for no credential.
+    #[must_use]
+    pub const fn http(&self) -> Http {
+        Http::new(self.process.address)
+    }
+
     /// The address of its MCP endpoint.
     #[must_use]
     pub fn url(&self) -> String {

@@ -44,7 +44,8 @@ fn sources() -> PathBuf {
 
 /// What came of the calls of one job: the revision that was spoken, and an outcome for each.
 pub(crate) struct Outcomes {
-    pub(crate) protocol: String,
+    /// `None` where the SDK does not tell.
+    pub(crate) protocol: Option<String>,
     pub(crate) outcomes: Vec<Value>,
 }
 
@@ -60,7 +61,7 @@ impl Outcomes {
         let line = printed.lines().last().unwrap_or_default();
         let value: Value = serde_json::from_str(line).expect("the script prints JSON");
         Self {
-            protocol: value["protocol"].as_str().unwrap_or_default().to_owned(),
+            protocol: value["protocol"].as_str().map(str::to_owned),
             outcomes: value["outcomes"].as_array().expect("outcomes").clone(),
         }
     }

@@ -8,7 +8,9 @@ use counterfoil_e2e::{Http, Mcp, Random, until};
 use serde_json::{Value, json};
 
 /// Of ten steps, how many are about a key that was used before.
-const RETRIES_IN_TEN: u64 = 5;
+const RETRIES_IN_TEN: u64 = 6;
+/// How long a caller waits that got no answer.
+const BACK_OFF: Duration = Duration::from_millis(5);
 
 /// One intended note. Its body names it, so that its effects can be counted.
 #[derive(Clone)]
@@ -64,8 +66,8 @@ impl Model {
             Got::Later => {}
             Got::Lost => {
                 self.known.lock().unwrap().lost += 1;
-                // The server is down, or not up yet: no need to spin.
-                std::thread::yield_now();
+                // The server is down, or not up yet: a caller backs off.
+                std::thread::sleep(BACK_OFF);
             }
         }
     }

@@ -8,6 +8,7 @@
 
 mod bad_input;
 mod disk;
+mod doubt;
 mod field;
 mod secrets;
 mod seed_000;
