@@ -1,4 +1,4 @@
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use counterfoil_engine::KeyRing;
 use counterfoil_server::{Application, Rate, Settings};
@@ -42,6 +42,11 @@ fn settings(config: &Config) -> Result<Settings, Failure> {
     settings.retention.tombstone_for = config.tombstone_for;
     settings.meta_prefix.clone_from(&config.meta_prefix);
     settings.allowed_hosts.clone_from(&config.allowed_hosts);
+    // An address is nobody's name: it cannot be turned against us by DNS.
+    settings.allowed_hosts.push(match config.listen.ip() {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    });
     settings.allowed_origins.clone_from(&config.allowed_origins);
     settings.body_bytes_max = config.body_bytes_max;
     settings.limits.patience = config.lock_patience;

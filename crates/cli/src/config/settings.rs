@@ -88,7 +88,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "mcp.allowed_hosts",
         Kind::List,
         "",
-        "Host headers taken beside the address listened on",
+        "host names, without port, taken beside loopback and the address listened on",
     ),
     setting(
         "mcp.allowed_origins",

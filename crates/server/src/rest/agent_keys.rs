@@ -1,14 +1,11 @@
-use axum::{
-    extract::{Path, State},
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 use counterfoil_core::{OperationId, Reply};
 use counterfoil_http::{Mutation, Problem};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    edge::Admin,
+    edge::{Admin, Id},
     query::nothing_ignored,
     refusal::{failure_of, problem_of},
 };
@@ -65,7 +62,7 @@ pub(super) async fn issue(
 pub(super) async fn rotate(
     State(shared): State<Shared>,
     Admin(_): Admin,
-    Path(id): Path<String>,
+    Id(id): Id,
     mutation: Mutation,
 ) -> Response {
     let operation = &shared.operations.hand_out_key;
@@ -93,7 +90,7 @@ pub(super) async fn rotate(
 pub(super) async fn revoke(
     State(shared): State<Shared>,
     Admin(admin): Admin,
-    Path(id): Path<String>,
+    Id(id): Id,
     mutation: Mutation,
 ) -> Response {
     let operation = &shared.operations.revoke_key;

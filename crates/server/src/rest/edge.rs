@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 
 use axum::{
-    extract::{ConnectInfo, FromRequestParts, MatchedPath, Request, State},
+    extract::{ConnectInfo, FromRequestParts, MatchedPath, Path, Request, State},
     http::{header, request::Parts},
     middleware::Next,
     response::{IntoResponse as _, Response},
@@ -68,6 +68,22 @@ impl<S: Send + Sync> FromRequestParts<S> for Admin {
             Role::Admin => Ok(Self(key)),
             Role::Member => Err(Problem::new(Code::Forbidden)
                 .detail("Only an agent key with the role admin may do this.")
+                .into_response()),
+        }
+    }
+}
+
+/// The decoded `{id}` of the path.
+pub(super) struct Id(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        match Path::<String>::from_request_parts(parts, state).await {
+            Ok(Path(id)) => Ok(Self(id)),
+            Err(_) => Err(Problem::new(Code::MalformedRequest)
+                .detail("The path is not percent-encoded UTF-8.")
                 .into_response()),
         }
     }

@@ -1,6 +1,6 @@
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::State,
     http::Uri,
     response::{IntoResponse as _, Response},
 };
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    edge::Principal,
+    edge::{Id, Principal},
     query::{ListQuery, nothing_ignored},
     refusal::{problem_of, refuse},
 };
@@ -58,7 +58,7 @@ pub(super) async fn create(
 pub(super) async fn show(
     State(shared): State<Shared>,
     Principal(key): Principal,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Response {
     match notes::get(&shared.engine, &key.workspace, &id).await {
         Ok(note) => Json(notes::to_json(&note)).into_response(),

@@ -1,11 +1,15 @@
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::State,
     http::Uri,
     response::{IntoResponse as _, Response},
 };
 
-use super::{edge::Principal, query::ListQuery, refusal::refuse};
+use super::{
+    edge::{Id, Principal},
+    query::ListQuery,
+    refusal::refuse,
+};
 use crate::{
     operations::{self, OperationFilter, PAGE_DEFAULT},
     state::Shared,
@@ -14,7 +18,7 @@ use crate::{
 pub(super) async fn show(
     State(shared): State<Shared>,
     Principal(key): Principal,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Response {
     match operations::get(&shared.engine, &key, &id).await {
         Ok(view) => Json(view.to_json()).into_response(),

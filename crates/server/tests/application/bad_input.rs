@@ -177,6 +177,16 @@ async fn wrong_methods_and_paths_are_problems() {
     assert!(allow.contains("GET") && allow.contains("POST"), "{allow}");
     let problem = app.get("/nowhere").send().await.problem(404, "not_found");
     assert_eq!(problem["retryable"], json!(false));
+    for path in ["/api/v1/notes/x%ff", "/api/v1/operations/%80"] {
+        app.get(path).send().await.problem(400, "malformed_request");
+    }
+    let answer = app
+        .post("/api/v1/agent-keys/%ff/rotate")
+        .bearer(&app.admin)
+        .key("k")
+        .send()
+        .await;
+    answer.problem(400, "malformed_request");
 }
 
 #[tokio::test]
