@@ -52,3 +52,31 @@ fn a_seed_is_one_history() {
         assert_eq!(run_history(seed, true).trace, run_history(seed, true).trace);
     }
 }
+
+/// A simulator that never gets somewhere guards nothing there.
+#[test]
+fn histories_reach_every_kind_of_answer() {
+    let mut seen = std::collections::BTreeMap::new();
+    for seed in 0..1500 {
+        for (kind, count) in run_history(seed, false).answers {
+            *seen.entry(kind).or_insert(0) += count;
+        }
+    }
+    for kind in [
+        "ran",
+        "replayed",
+        "asked",
+        "failed",
+        "not_recorded",
+        "idempotency_conflict",
+        "idempotency_in_progress",
+        "idempotency_committed",
+        "idempotency_key_expired",
+        "outcome_unknown",
+        "busy",
+        "unavailable",
+        "unauthorized",
+    ] {
+        assert!(seen.contains_key(kind), "{kind} was never told: {seen:?}");
+    }
+}

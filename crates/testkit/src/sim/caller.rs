@@ -279,7 +279,9 @@ impl Judged<'_> {
     fn answer(&self, answer: &Answer) {
         let number = self.number;
         self.world.trace(|| format!("call {number}: {answer:?}"));
-        self.world.truth(|truth| truth.answered += 1);
+        let kind = kind(answer);
+        self.world
+            .truth(|truth| *truth.answered.entry(kind).or_default() += 1);
         match answer {
             Answer::Ran {
                 reply,
@@ -389,6 +391,18 @@ impl Judged<'_> {
         if self.began && self.intention.kind != Kind::Atomic {
             self.violation("I3: its handler ran all the same", answer);
         }
+    }
+}
+
+/// What an answer says, in a word.
+const fn kind(answer: &Answer) -> &'static str {
+    match answer {
+        Answer::Ran { .. } => "ran",
+        Answer::Replayed { .. } => "replayed",
+        Answer::Asked { .. } => "asked",
+        Answer::Failed { .. } => "failed",
+        Answer::NotRecorded { .. } => "not_recorded",
+        Answer::Refused(refusal) => refusal.reason.code().as_str(),
     }
 }
 

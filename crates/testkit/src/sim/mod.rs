@@ -16,6 +16,7 @@ mod truth;
 mod upstream;
 mod world;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,8 +31,8 @@ pub struct History {
     pub violations: Vec<String>,
     /// What happened, step by step, if it was asked for.
     pub trace: Vec<String>,
-    /// How many calls were answered.
-    pub answers: u64,
+    /// How many calls were answered, by what they were told.
+    pub answers: BTreeMap<&'static str, u64>,
     /// How many faults were injected.
     pub faults: u64,
 }
@@ -70,7 +71,7 @@ pub fn run_histories(first: u64, count: u64) {
     let (mut answers, mut faults) = (0, 0);
     for seed in first..first + count {
         let history = run_history(seed, false);
-        answers += history.answers;
+        answers += history.answers.values().sum::<u64>();
         faults += history.faults;
         if !history.violations.is_empty() {
             fail(&history);

@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
 use counterfoil_core::{Identity, OperationId, Receipt, Retention, State, Timestamp};
@@ -23,7 +23,7 @@ pub(super) struct Truth {
     pub(super) nothing_done: HashSet<u64>,
     pub(super) violations: Vec<String>,
     pub(super) trace: Vec<String>,
-    pub(super) answered: u64,
+    pub(super) answered: BTreeMap<&'static str, u64>,
     pub(super) faults: u64,
     pub(super) serial: u64,
 }

@@ -327,7 +327,7 @@ impl World {
             seed,
             violations: std::mem::take(&mut truth.violations),
             trace: std::mem::take(&mut truth.trace),
-            answers: truth.answered,
+            answers: std::mem::take(&mut truth.answered),
             faults: truth.faults,
         })
     }
