@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use axum::body::Body;
 use counterfoil_engine::store::Store;
 use counterfoil_mcp::Limits;
-use counterfoil_testkit::MemoryStore;
+use counterfoil_testkit::{Fault, FaultyStore, MemoryStore, Step};
 use insta::assert_json_snapshot;
 use serde_json::{Value, json};
 
@@ -262,4 +262,49 @@ async fn too_many_calls_and_too_many_unresolved_ones_are_told_apart() {
     let quota = client.keyed("send", "k", json!({})).await.result();
     assert_eq!(quota["structuredContent"]["code"], json!("quota_exceeded"));
     assert_eq!(server.sent(), 1);
+}
+
+#[tokio::test]
+async fn field_22_a_store_that_fails_is_never_passed_through() {
+    for (step, fault, code) in [
+        (Step::Find, Fault::Busy, "busy"),
+        (Step::Admit, Fault::Busy, "busy"),
+        (Step::Find, Fault::Unavailable, "unavailable"),
+        (Step::Admit, Fault::Unavailable, "unavailable"),
+    ] {
+        for meta in [false, true] {
+            let store = Arc::new(MemoryStore::new());
+            let faulty = Arc::new(FaultyStore::once(Arc::clone(&store), step, 0, fault));
+            let server = Server::on(Arc::clone(&faulty) as _, store, |builder| builder);
+            let client = server.client(Era::Modern);
+            let call = async || {
+                if meta {
+                    client.meta_keyed("send", "k", json!({})).await.result()
+                } else {
+                    client.keyed("send", "k", json!({})).await.result()
+                }
+            };
+            let refused = call().await;
+            assert_eq!(refused["structuredContent"]["code"], json!(code));
+            assert_eq!(refused["structuredContent"]["retryable"], json!(true));
+            assert_eq!((faulty.chosen().len(), server.sent()), (1, 0));
+            // The same key works once the store does.
+            assert_eq!(call().await["structuredContent"]["count"], json!(1));
+        }
+    }
+}
+
+#[tokio::test]
+async fn field_12_an_admission_whose_commit_is_unknown_runs_once() {
+    for fault in [Fault::DoneUnknown, Fault::NotDoneUnknown] {
+        let store = Arc::new(MemoryStore::new());
+        let faulty = Arc::new(FaultyStore::once(Arc::clone(&store), Step::Admit, 0, fault));
+        let server = Server::on(Arc::clone(&faulty) as _, store, |builder| builder);
+        let client = server.client(Era::Legacy);
+        for _ in 0..2 {
+            let got = client.keyed("send", "k", json!({})).await.result();
+            assert_eq!(got["structuredContent"]["count"], json!(1));
+        }
+        assert_eq!((faulty.chosen().len(), server.sent()), (1, 1));
+    }
 }
