@@ -1,6 +1,6 @@
 //! `cargo xtask test`: the steps, in the order in which a fault is cheapest to see.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::processes::Run;
@@ -9,9 +9,8 @@ use crate::{dependencies, files, install};
 
 /// Longest a single step may take.
 const LIMIT: Duration = Duration::from_secs(1200);
-/// The end-to-end package, and its test programs that want real clients or minutes of time.
+/// The end-to-end package.
 const E2E: &str = "counterfoil-e2e";
-const E2E_FEATURES: &str = "clients,kill";
 
 /// How much to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,7 +44,8 @@ pub(crate) fn run(extent: Extent) -> ExitCode {
 
 fn fast(run: &Run, steps: &mut Steps) {
     written(run, steps);
-    steps.step("tests", || tests(run, &["--workspace"]));
+    steps.step("binaries", || binaries(run));
+    steps.step("tests", || tests(run, &[]));
 }
 
 fn whole(run: &Run, steps: &mut Steps) {
@@ -53,10 +53,13 @@ fn whole(run: &Run, steps: &mut Steps) {
     steps.step("install: python", || install::python(run));
     steps.step("install: node", || install::node(run));
     written(run, steps);
-    steps.step("lints of the long tests", || {
-        let words = ["clippy", "--locked", "-p", E2E, "--all-targets"];
-        let features = ["--features", E2E_FEATURES, "--", "-D", "warnings"];
-        cargo(run, &[words.as_slice(), &features].concat())
+    steps.step("lints of what is behind a feature", || {
+        for (package, features) in [(E2E, "clients,kill"), ("counterfoil", "otlp")] {
+            let words = ["clippy", "--locked", "-p", package, "--all-targets"];
+            let more = ["--features", features, "--", "-D", "warnings"];
+            cargo(run, &[words.as_slice(), &more].concat())?;
+        }
+        Ok(())
     });
     steps.step("documentation", || {
         let mut command = run.command("cargo");
@@ -71,34 +74,36 @@ fn whole(run: &Run, steps: &mut Steps) {
         run.show(&mut command, LIMIT)
     });
     steps.step("dependency directions", || dependencies::check(run));
-    steps.step("unit and integration tests", || {
-        tests(run, &["--workspace", "--exclude", E2E])
-    });
+    steps.step("binaries and examples", || binaries(run));
+    steps.step("tests", || tests(run, &[]));
     steps.step("documentation tests", || {
         cargo(
             run,
             &["test", "--locked", "--workspace", "--doc", "--quiet"],
         )
     });
-    steps.step("examples", || {
-        cargo(run, &["build", "--locked", "--workspace", "--examples"])
+    steps.step("real clients", || {
+        tests(
+            run,
+            &["--features", "counterfoil-e2e/clients", "--test", "clients"],
+        )
     });
-    steps.step("binary", || {
-        cargo(run, &["build", "--locked", "-p", "counterfoil"])
-    });
-    steps.step("end to end: the real process", || {
-        end_to_end(run, "process", &[])
-    });
-    steps.step("end to end: real clients", || {
-        end_to_end(run, "clients", &["--features", "clients"])
-    });
-    steps.step("end to end: kill -9", || {
-        end_to_end(run, "kill", &["--features", "kill"])
+    steps.step("kill -9 under load", || {
+        tests(
+            run,
+            &["--features", "counterfoil-e2e/kill", "--test", "kill"],
+        )
     });
     steps.step("planted mutants", || {
         let words = ["run", "--locked", "--quiet", "-p", "counterfoil-testkit"];
         cargo(run, &[words.as_slice(), &["--bin", "mutants"]].concat())
     });
+}
+
+/// What the end-to-end tests start, and every example.
+fn binaries(run: &Run) -> Result<(), String> {
+    let words = ["build", "--locked", "--workspace"];
+    cargo(run, &[words.as_slice(), &["--bins", "--examples"]].concat())
 }
 
 /// The checks that read what was written.
@@ -117,31 +122,25 @@ fn cargo(run: &Run, words: &[&str]) -> Result<(), String> {
     run.show(run.command("cargo").args(words), LIMIT)
 }
 
-/// The test programs of some packages, with nextest where it is installed.
+/// Test programs, with nextest where it is installed; told where binaries and clients are.
+///
+/// Always of the whole workspace, so that each dependency is compiled with one set of features.
 fn tests(run: &Run, which: &[&str]) -> Result<(), String> {
-    run.show(&mut runner(run, which), LIMIT)
-}
-
-fn runner(run: &Run, which: &[&str]) -> Command {
     let mut command = run.command("cargo");
     if install::works(run, &["cargo", "nextest", "--version"]) {
         command
-            .args(["nextest", "run", "--locked"])
+            .args(["nextest", "run", "--locked", "--workspace"])
             .args(which)
             .args(["--no-fail-fast", "--status-level", "fail"])
             .args(["--final-status-level", "slow", "--show-progress", "none"]);
     } else {
-        let targets = ["--lib", "--bins", "--tests"];
-        command.args(["test", "--locked"]).args(targets).args(which);
+        command
+            .args(["test", "--locked", "--workspace"])
+            .args(which);
+        if which.is_empty() {
+            command.args(["--lib", "--bins", "--tests"]);
+        }
     }
-    command
-}
-
-/// One program of the end-to-end package, told where the binaries and the clients are.
-fn end_to_end(run: &Run, program: &str, more: &[&str]) -> Result<(), String> {
-    let mut which = vec!["-p", E2E, "--test", program];
-    which.extend(more);
-    let mut command = runner(run, &which);
     let built = crate::target().join("debug");
     command
         .env("E2E_BINARY", built.join("counterfoil"))
