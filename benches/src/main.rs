@@ -55,6 +55,8 @@ enum Command {
         #[arg(long)]
         data: PathBuf,
     },
+    /// Loads one server that is already running, to profile it.
+    Load(parts::single::Single),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match &arguments.command {
         Some(Command::Serve { which, data }) => servers::serve(*which, data),
+        Some(Command::Load(single)) => single.run(),
         None => run(&arguments),
     };
     match done {

@@ -2,6 +2,7 @@
 
 pub(crate) mod growth;
 pub(crate) mod rest;
+pub(crate) mod single;
 pub(crate) mod start;
 pub(crate) mod store;
 pub(crate) mod tools;
@@ -51,7 +52,7 @@ impl Bench {
 }
 
 /// The limit per principal is for real callers; a load is one principal.
-const CONFIG: &str = "[limits]\nrequests_per_second = 1000000\nburst = 1000000\n";
+const CONFIG: &str = "[limits]\nrate_per_second = 1000000\nrate_burst = 1000000\n";
 
 /// The database of a data folder.
 pub(crate) fn database_in(data: &Path) -> Result<PathBuf, Error> {
