@@ -1,15 +1,9 @@
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use counterfoil_core::{Identity, Kept, Mode, OperationId, Policy, Reply};
 use counterfoil_store::{Atomic, AtomicHandler, BoxFuture, Error, Failure, Sql, StoredReply, Work};
 
 use crate::{Answer, Engine, Ready, Reason, Refusal, engine::count, keep::Keeper};
-
-/// How often an admission whose commit is unknown is repeated under its own token.
-const SETTLE_TRIES: u32 = 5;
 
 /// A handler for the receipt's own transaction. It must await nothing but the transaction and may
 /// run again. The operation's handle is `None` for a call without a key.
@@ -75,21 +69,10 @@ impl Ready {
             identity: call.identity.clone(),
             keeper: engine.inner.keeper.clone(),
         });
-        let mut tries = 0;
-        let done = loop {
-            tries += 1;
-            let attempt = engine
-                .inner
-                .store
-                .atomically(admission.clone(), Arc::clone(&handler));
-            match attempt.await {
-                // The same token finds its own receipt, so asking again cannot run it twice.
-                Err(Error::CommitUnknown) if tries < SETTLE_TRIES => {
-                    tokio::time::sleep(Duration::from_millis(50) * tries).await;
-                }
-                done => break done,
-            }
-        };
+        let store = &engine.inner.store;
+        let done = engine
+            .settled(|| store.atomically(admission.clone(), Arc::clone(&handler)))
+            .await;
         let answer = match done {
             Ok(Atomic::Ran(receipt, reply)) => {
                 let attempt = receipt.status.attempts.latest();
@@ -101,9 +84,7 @@ impl Ready {
             }
             Ok(Atomic::Own(found)) => engine.own(&found).await,
             Ok(Atomic::Aborted(reply)) => Answer::Failed { reply },
-            Ok(Atomic::Decided(decision, found)) => {
-                return count(engine.decided(&call, decision, Arc::from(found)).await);
-            }
+            Ok(Atomic::Decided(decision, found)) => engine.decided(&call, decision, *found).await,
             Err(error) => Answer::Refused(Refusal {
                 reason: error.into(),
                 operation_id: None,

@@ -8,11 +8,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     Answer, Attempt, Call, Clock, Entropy, KeyRing, Outcome, Reason, Refusal, SystemClock,
-    SystemEntropy, TxHandler, hot::Hot, keep::Keeper, waiters::Waiters,
+    SystemEntropy, TxHandler, keep::Keeper, waiters::Waiters,
 };
 
 /// How many lapsed rows are recorded on the way of one call.
 const LAPSE_BATCH: u32 = 64;
+/// How often a step whose commit is unknown is repeated under its own token.
+const SETTLE_TRIES: u32 = 5;
+/// The pause before it is repeated, times the number of tries.
+const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 /// First pause between two looks of a waiter at a store that other processes write to.
 const POLL_FIRST: Duration = Duration::from_millis(20);
 /// Longest such pause.
@@ -32,8 +36,6 @@ pub struct Limits {
     /// How long an answer may take to be recorded before it is handed over as not recorded.
     /// Default 10 s.
     pub record_for: Duration,
-    /// Memory for finished receipts that are being replayed, in bytes. Default 16 MiB; 0: none.
-    pub hot_bytes_max: u64,
     /// How long a handler past its hard deadline is still listened to. Default 10 min.
     pub listen_for: Duration,
 }
@@ -46,7 +48,6 @@ impl Default for Limits {
             waiters_max: 4096,
             patience: Duration::from_secs(5),
             record_for: Duration::from_secs(10),
-            hot_bytes_max: 16 << 20,
             listen_for: Duration::from_secs(600),
         }
     }
@@ -64,7 +65,6 @@ pub(crate) struct Inner {
     pub(crate) keeper: Keeper,
     pub(crate) limits: Limits,
     pub(crate) waiters: Arc<Waiters>,
-    pub(crate) hot: Hot,
     pub(crate) tasks: TaskTracker,
 }
 
@@ -120,7 +120,6 @@ impl Builder {
                 },
                 limits: self.limits,
                 waiters: Arc::new(Waiters::new(self.limits)),
-                hot: Hot::new(self.limits.hot_bytes_max),
                 tasks: TaskTracker::new(),
             }),
         }
@@ -203,7 +202,8 @@ impl Engine {
                 call,
             }),
             Ok((decision, Some(found))) => {
-                Lookup::Answered(count(self.decided(&call, decision, found).await))
+                let answer = self.decided(&call, decision, found).await;
+                Lookup::Answered(count(self.deliver(&call, answer).await))
             }
             Ok((decision, None)) => {
                 tracing::error!(?decision, "a decision about nothing");
@@ -243,44 +243,44 @@ impl Engine {
     }
 
     /// Finds and decides; a lapsed lease is recorded on the way and decided again.
-    async fn read(&self, call: &Call) -> Result<(Decision, Option<Arc<Found>>), Error> {
+    async fn read(&self, call: &Call) -> Result<(Decision, Option<Found>), Error> {
         let inner = &self.inner;
         let presented = Presented {
             fingerprint: call.fingerprint,
             inputs: call.inputs,
             token: None,
         };
-        let judge =
-            |found: Option<&Arc<Found>>| decide(found.map(|f| &f.receipt), &presented, self.now());
-        if let Some(found) = inner.hot.get(&call.identity) {
-            let decision = judge(Some(&found));
-            // Past every window, the store has the word.
-            if !matches!(decision, Decision::Run { .. }) {
-                return Ok((decision, Some(found)));
-            }
-            inner.hot.forget(&call.identity);
-        }
-        let mut found = inner.store.find(&call.identity).await?.map(Arc::new);
-        let mut decision = judge(found.as_ref());
+        let mut found = inner.store.find(&call.identity).await?;
+        let mut decision = decide(found.as_ref().map(|f| &f.receipt), &presented, self.now());
         if matches!(decision, Decision::Unknown { lapsed: true, .. }) {
             inner.store.lapse(self.now(), LAPSE_BATCH).await?;
             inner.waiters.wake(&call.identity);
-            found = inner.store.find(&call.identity).await?.map(Arc::new);
-            decision = judge(found.as_ref());
-        }
-        if let (Decision::Replay, Some(found)) = (decision, &found) {
-            inner.hot.keep(found);
+            found = inner.store.find(&call.identity).await?;
+            decision = decide(found.as_ref().map(|f| &f.receipt), &presented, self.now());
         }
         Ok((decision, found))
     }
 
+    /// Repeats a step under its own token while it is in doubt whether an earlier try took effect:
+    /// what a later try did not do says nothing about the one before. Bounded; then it is unknown.
+    pub(crate) async fn settled<T, F>(&self, step: impl Fn() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let mut in_doubt = false;
+        for tries in 1..=SETTLE_TRIES {
+            match step().await {
+                Err(Error::CommitUnknown) => in_doubt = true,
+                Err(Error::Busy { .. } | Error::Unavailable(_)) if in_doubt => {}
+                done => return done,
+            }
+            tokio::time::sleep(SETTLE_PAUSE * tries).await;
+        }
+        Err(Error::CommitUnknown)
+    }
+
     /// The answer to a decision that runs nothing, after waiting if that was asked for.
-    pub(crate) async fn decided(
-        &self,
-        call: &Call,
-        decision: Decision,
-        found: Arc<Found>,
-    ) -> Answer {
+    pub(crate) async fn decided(&self, call: &Call, decision: Decision, found: Found) -> Answer {
         if may_wait(decision) {
             let policy = &call.operation.policy;
             let limit = call.wait.unwrap_or(policy.wait).min(policy.wait_max);
@@ -291,13 +291,7 @@ impl Engine {
         self.translate(decision, &found).await
     }
 
-    async fn wait(
-        &self,
-        call: &Call,
-        first: Decision,
-        found: Arc<Found>,
-        limit: Duration,
-    ) -> Answer {
+    async fn wait(&self, call: &Call, first: Decision, found: Found, limit: Duration) -> Answer {
         let Some(waiter) = self.inner.waiters.register(&call.identity) else {
             return self.translate(first, &found).await;
         };

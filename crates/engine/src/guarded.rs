@@ -1,15 +1,13 @@
-use std::{convert::Infallible, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{convert::Infallible, panic::AssertUnwindSafe, time::Duration};
 
 use counterfoil_core::{Event, Kept, Mode, OnError, OperationId, Receipt, Reply, State, Timestamp};
-use counterfoil_store::{Admission, Admitted, Completion, Error, Fence, Granted, StoredReply};
+use counterfoil_store::{Admitted, Completion, Error, Fence, Granted, StoredReply};
 use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
 use crate::{Answer, Call, Engine, Ready, Reason, Refusal, engine::count};
 
-/// How often an admission whose commit is unknown is repeated under its own token.
-const SETTLE_TRIES: u32 = 5;
 /// First pause before an answer that could not be recorded is recorded again.
 const RECORD_PAUSE: Duration = Duration::from_millis(20);
 
@@ -103,13 +101,16 @@ impl Engine {
         F: Future<Output = Outcome> + Send + 'static,
     {
         let admitted = match self.admission(&call, Mode::Guarded) {
-            Ok(admission) => self.admit(admission).await.map_err(Reason::from),
+            Ok(admission) => self
+                .settled(|| self.inner.store.admit(admission.clone()))
+                .await
+                .map_err(Reason::from),
             Err(reason) => Err(reason),
         };
         let granted = match admitted {
             Ok(Admitted::Run(granted)) => granted,
             Ok(Admitted::Decided(decision, found)) => {
-                let _ = tell.send(self.decided(&call, decision, Arc::from(found)).await);
+                let _ = tell.send(self.decided(&call, decision, *found).await);
                 return;
             }
             // The reservation may exist, and nothing ran: its lease will lapse.
@@ -142,20 +143,6 @@ impl Engine {
         self.drive(call, granted, handler, tell)
             .instrument(span)
             .await;
-    }
-
-    async fn admit(&self, admission: Admission) -> Result<Admitted, Error> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match self.inner.store.admit(admission.clone()).await {
-                // The same token finds its own reservation.
-                Err(Error::CommitUnknown) if tries < SETTLE_TRIES => {
-                    tokio::time::sleep(Duration::from_millis(50) * tries).await;
-                }
-                done => return done,
-            }
-        }
     }
 
     async fn drive<F>(
@@ -254,7 +241,7 @@ impl Engine {
         if let Err(error) = &recorded {
             tracing::error!(%operation_id, attempt, %error, "an outcome could not be recorded");
         }
-        answer_of(outcome, event, operation_id, recorded.as_ref().ok())
+        answer_of(outcome, event, operation_id, recorded.as_ref().ok(), kept)
     }
 
     fn kept(
@@ -357,6 +344,7 @@ fn answer_of(
     event: Event,
     operation_id: OperationId,
     recorded: Option<&Receipt>,
+    kept: Kept,
 ) -> Answer {
     let refused = |reason| {
         Answer::Refused(Refusal {
@@ -382,7 +370,11 @@ fn answer_of(
             operation_id,
             replayed: false,
         },
-        Outcome::Succeeded(reply) | Outcome::Refused { reply, .. } if recorded.is_some() => {
+        // A row that was settled before (lapsed after its commit, resolved) keeps its verdict and
+        // has no place for the answer.
+        Outcome::Succeeded(reply) | Outcome::Refused { reply, .. }
+            if recorded.is_some_and(|receipt| receipt.kept == kept) =>
+        {
             Answer::Ran {
                 reply,
                 operation_id,

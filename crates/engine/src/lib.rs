@@ -22,7 +22,6 @@ mod clock;
 mod engine;
 mod entropy;
 mod guarded;
-mod hot;
 mod keep;
 mod seal;
 mod sweep;
