@@ -162,6 +162,18 @@ async fn a_lost_key_is_found_again_by_rotation() {
 }
 
 #[tokio::test]
+async fn an_admin_that_rotates_its_own_key_gets_the_answer() {
+    let app = App::new().await;
+    let path = format!("/api/v1/agent-keys/{}/rotate", id_of(&app.admin));
+    let rotated = app.post(&path).bearer(&app.admin).key("r").send().await;
+    assert_eq!(rotated.status, 200);
+    let new = rotated.json()["key"].as_str().unwrap().to_owned();
+    let list = |credential: &str| app.ask(Method::GET, "/api/v1/notes").bearer(credential).send();
+    list(&app.admin).await.problem(401, "unauthorized");
+    assert_eq!(list(&new).await.status, 200);
+}
+
+#[tokio::test]
 async fn only_an_admin_handles_keys_and_only_those_of_its_workspace() {
     let app = App::new().await;
     let member = app.issue("default", Role::Member).await;
