@@ -105,6 +105,14 @@ impl Config {
             return Err(Failure::new(Exit::Config, format!("mcp.meta_prefix: {error}"))
                 .hint("a name of yours turned round, such as `dev.example/`, or one word such as `assay`"));
         }
+        let plain = |endpoint: &String| endpoint.starts_with("http://");
+        if !self.otlp_endpoint.as_ref().is_none_or(plain) {
+            return Err(Failure::new(
+                Exit::Config,
+                "telemetry.otlp_endpoint must begin with http://",
+            )
+            .hint("send to a collector on this machine, and let it speak TLS to the rest"));
+        }
         if self.otlp_endpoint.is_some() && cfg!(not(feature = "otlp")) {
             return Err(Failure::new(
                 Exit::Config,
@@ -247,6 +255,10 @@ mod tests {
             ("[sealing]\nnotes = true", "sealing.key_file"),
             ("[server]\nallow_remote = 1", "true or false"),
             ("[server\n", "line 1"),
+            (
+                "[telemetry]\notlp_endpoint = \"https://collector\"",
+                "begin with http://",
+            ),
             ("server = 1", "section"),
             (
                 "[mcp]\nmeta_prefix = \"io.modelcontextprotocol\"",

@@ -113,10 +113,10 @@ impl Authority for Standing {
             .await;
             match stands {
                 Ok(true) => Ok(()),
-                Ok(false) => Err(Denied),
+                Ok(false) => Err(Denied::Withdrawn),
                 Err(error) => {
                     tracing::warn!(%error, "authorization could not be read; the answer is withheld");
-                    Err(Denied)
+                    Err(Denied::Unsettled)
                 }
             }
         })
