@@ -30,7 +30,7 @@ impl Scale {
             warm_up: Duration::from_millis(300),
             small: 100_000,
             large: 1_000_000,
-            growth_calls: 30_000,
+            growth_calls: 20_000,
             starts: 10,
         }
     }

@@ -1,4 +1,4 @@
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tokio::runtime::Runtime;
 
@@ -24,11 +24,8 @@ pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result<(), Error> {
         let data = bench.new_folder(&format!("large-{kind:?}"))?;
         drop(bench.product(&data)?);
         let large = database_in(&data)?;
-        let small = bench
-            .new_folder(&format!("small-{kind:?}"))?
-            .join("receipts.db");
-        for commits in grow(bench, report, kind, &small, &large)? {
-            let (commits, ratio) = commits;
+        let small = bench.new_folder(&format!("small-{kind:?}"))?;
+        for (commits, ratio) in grow(bench, report, kind, &small, &large)? {
             report.at_least(
                 &format!("{}, {name}: large / small", commits.name()),
                 0.80,
@@ -44,29 +41,29 @@ pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result<(), Error> {
     Ok(())
 }
 
+/// The rates at both sizes, for each kind of call: large by small.
 fn grow(
     bench: &Bench,
     report: &mut Report,
     kind: Kind,
-    small: &PathBuf,
-    large: &PathBuf,
+    folder: &Path,
+    large: &Path,
 ) -> Result<Vec<(Commits, f64)>, Error> {
     let scale = &bench.scale;
     runtime()?.block_on(async {
-        let mut stores = Vec::new();
-        for (path, receipts) in [(small, scale.small), (large, scale.large)] {
-            let callers = Callers::open(path, Series::new(kind)?).await?;
-            let filled = callers.fill(receipts).await?;
-            report.quantity(
-                format!("filling up to {receipts} receipts, 256 callers"),
-                filled.per_second,
-                "calls/s",
-            );
-            stores.push((receipts, callers));
-        }
+        let large_callers = filled(report, kind, large, scale.large).await?;
         let mut ratios = Vec::new();
         for commits in [Commits::Two, Commits::One] {
-            let mut rounds = vec![Vec::new(); stores.len()];
+            // A new one each time, because the calls themselves make it grow.
+            let small = folder.join(format!("{commits:?}.db"));
+            let stores = [
+                (
+                    scale.small,
+                    filled(report, kind, &small, scale.small).await?,
+                ),
+                (scale.large, large_callers.clone()),
+            ];
+            let mut rounds = [Vec::new(), Vec::new()];
             for _ in 0..scale.rounds {
                 for ((_, callers), rounds) in stores.iter().zip(&mut rounds) {
                     rounds.push(callers.more(commits, scale.growth_calls).await?);
@@ -87,6 +84,19 @@ fn grow(
         report.quantity("the large database", megabytes(bytes.len()), "MB");
         Ok(ratios)
     })
+}
+
+async fn filled(
+    report: &mut Report,
+    kind: Kind,
+    path: &Path,
+    receipts: u64,
+) -> Result<Callers, Error> {
+    let callers = Callers::open(path, Series::new(kind)?).await?;
+    let round = callers.fill(receipts).await?;
+    let name = format!("filling up to {receipts} receipts, 256 callers");
+    report.quantity(name, round.per_second, "calls/s");
+    Ok(callers)
 }
 
 /// The release binary under a mixed load on the large database.
