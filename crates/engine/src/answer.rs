@@ -74,6 +74,8 @@ pub enum Reason {
     },
     /// It ran and will not run again; its result cannot be had.
     ResultUnavailable,
+    /// It is established that nothing happened, and the key is used up (cancelled, or resolved so).
+    NotHappened,
     /// Nobody knows whether it happened.
     Unknown {
         /// This very call is the one whose outcome is unknown (its first answer).
@@ -112,7 +114,7 @@ impl Reason {
             Self::Conflict => Code::IdempotencyConflict,
             Self::InProgress { .. } => Code::IdempotencyInProgress,
             Self::Committed { .. } => Code::IdempotencyCommitted,
-            Self::ResultUnavailable => Code::IdempotencyResultUnavailable,
+            Self::ResultUnavailable | Self::NotHappened => Code::IdempotencyResultUnavailable,
             Self::Unknown { .. } => Code::OutcomeUnknown,
             Self::Expired => Code::IdempotencyKeyExpired,
             Self::Busy { .. } => Code::Busy,
@@ -132,6 +134,7 @@ impl Reason {
             Self::Unknown { retryable, .. } => *retryable,
             Self::Conflict
             | Self::ResultUnavailable
+            | Self::NotHappened
             | Self::Expired
             | Self::Quota { .. }
             | Self::Denied
@@ -148,6 +151,7 @@ impl Reason {
             Self::Unavailable(_) => Some(Duration::from_secs(5)),
             Self::Conflict
             | Self::ResultUnavailable
+            | Self::NotHappened
             | Self::Unknown { .. }
             | Self::Expired
             | Self::Quota { .. }
@@ -169,6 +173,7 @@ impl Reason {
             Self::Committed { retry_after: None } => {
                 "This operation has already started: its write is committed, and its answer was lost"
             }
+            Self::NotHappened => "This operation did not happen, and its key will not run it again",
             Self::ResultUnavailable => {
                 "This operation ran and will not run again; its result is not stored"
             }
@@ -198,6 +203,7 @@ impl Reason {
             Self::Committed { retry_after: None } | Self::ResultUnavailable => {
                 "Read the current state, and look the operation up with get_operation; do not send it again under a new key before that"
             }
+            Self::NotHappened => "Read the current state; a new attempt needs a new key",
             Self::Unknown {
                 retryable: true, ..
             } => "Send the same call with the same key",
@@ -215,6 +221,21 @@ impl Reason {
             Self::Internal(_) => {
                 "Report it with the time of the call; the same key may be used again"
             }
+        }
+    }
+}
+
+impl Answer {
+    /// The handle of the operation it is about, if there is one the caller may see.
+    #[must_use]
+    pub const fn operation_id(&self) -> Option<OperationId> {
+        match self {
+            Self::Ran { operation_id, .. }
+            | Self::Replayed { operation_id, .. }
+            | Self::Asked { operation_id, .. }
+            | Self::NotRecorded { operation_id, .. } => Some(*operation_id),
+            Self::Failed { .. } => None,
+            Self::Refused(refusal) => refusal.operation_id,
         }
     }
 }

@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use counterfoil_core::{Identity, Kept, Mode, OperationId, Policy, Reply};
 use counterfoil_store::{Atomic, AtomicHandler, BoxFuture, Error, Failure, Sql, StoredReply, Work};
 
-use crate::{Answer, Engine, Ready, Reason, Refusal, engine::count, keep::Keeper};
+use crate::{Answer, Authority, Engine, Ready, Reason, Refusal, engine::count, keep::Keeper};
 
 /// A handler for the receipt's own transaction. It must await nothing but the transaction and may
 /// run again. The operation's handle is `None` for a call without a key.
@@ -116,12 +116,22 @@ impl Engine {
     }
 
     /// Runs `handler` in a transaction of its own, without a receipt: what a mutation without a
-    /// key is. Runs each time it is called.
+    /// key is. Runs each time it is called, if the caller is authorized now.
     ///
     /// # Errors
     /// [`Refusal`] if the store could not run it; nothing was done then, unless the reason is
     /// [`Reason::Unknown`].
-    pub async fn unkeyed<H: TxHandler>(&self, handler: H) -> Result<Reply, Refusal> {
+    pub async fn unkeyed<H: TxHandler>(
+        &self,
+        authority: &dyn Authority,
+        handler: H,
+    ) -> Result<Reply, Refusal> {
+        if let Err(denied) = authority.check().await {
+            return Err(Refusal {
+                reason: denied.into(),
+                operation_id: None,
+            });
+        }
         let work = Arc::new(Unkeyed {
             handler,
             reply: Mutex::new(None),

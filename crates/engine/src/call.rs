@@ -25,13 +25,19 @@ impl Operation {
     }
 }
 
-/// The principal may not have the result (any more).
+/// Why a result is withheld.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the caller is not authorized")]
-pub struct Denied;
+pub enum Denied {
+    /// The principal is not authorized (any more).
+    #[error("the caller is not authorized")]
+    Withdrawn,
+    /// It could not be read whether it is. Nothing is handed over; trying again may help.
+    #[error("the caller's authorization could not be read")]
+    Unsettled,
+}
 
-/// Says whether the caller of one call is still authorized. Asked again whenever time passed
-/// between authentication and the hand-over of a result (invariant I4).
+/// Says whether the caller of one call is still authorized. Asked before anything is reserved or
+/// replayed, and again before a result is handed over after a run or a wait (invariant I4).
 pub trait Authority: Send + Sync {
     /// Reads the present truth, not a copy.
     fn check(&self) -> BoxFuture<'_, Result<(), Denied>>;

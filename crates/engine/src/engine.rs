@@ -1,13 +1,14 @@
 use std::{sync::Arc, time::Duration};
 
 use counterfoil_core::{
-    Decision, Kept, Mode, OperationId, Phase, Presented, Reply, State, Timestamp, Token, decide,
+    Decision, Effect, Kept, Mode, OperationId, Phase, Presented, Reply, State, Timestamp, Token,
+    decide,
 };
 use counterfoil_store::{Admission, Error, Found, Store};
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    Answer, Attempt, Call, Clock, Entropy, KeyRing, Outcome, Reason, Refusal, SystemClock,
+    Answer, Attempt, Call, Clock, Denied, Entropy, KeyRing, Outcome, Reason, Refusal, SystemClock,
     SystemEntropy, TxHandler, keep::Keeper, waiters::Waiters,
 };
 
@@ -193,17 +194,22 @@ impl Engine {
         keeper.open(&receipt.identity, receipt.operation_id, stored)
     }
 
-    /// Decides without the writer; waits if the call asks for it and another attempt is under way.
+    /// Decides without the writer; waits if the call asks for it and another attempt is under
+    /// way. Nobody who is not authorized now gets past it.
     pub async fn look_up(&self, call: Call) -> Lookup {
-        match self.read(&call).await {
+        let read = self.read(&call).await;
+        // The body may have taken its time since the caller was authenticated.
+        if let Err(denied) = call.authority.check().await {
+            return Lookup::Answered(count(Reason::from(denied).into()));
+        }
+        match read {
             Err(error) => Lookup::Answered(count(Reason::from(error).into())),
             Ok((Decision::Run { .. } | Decision::Own, _)) => Lookup::Ready(Ready {
                 engine: self.clone(),
                 call,
             }),
             Ok((decision, Some(found))) => {
-                let answer = self.decided(&call, decision, found).await;
-                Lookup::Answered(count(self.deliver(&call, answer).await))
+                Lookup::Answered(count(self.decided(&call, decision, found).await))
             }
             Ok((decision, None)) => {
                 tracing::error!(?decision, "a decision about nothing");
@@ -330,10 +336,16 @@ impl Engine {
             | Answer::NotRecorded { .. } => true,
             Answer::Refused(_) => false,
         };
-        if carries_result && call.authority.check().await.is_err() {
-            return Reason::Denied.into();
+        if !carries_result {
+            return answer;
         }
-        answer
+        match call.authority.check().await {
+            Ok(()) => answer,
+            Err(denied) => Answer::Refused(Refusal {
+                reason: denied.into(),
+                operation_id: answer.operation_id(),
+            }),
+        }
     }
 
     pub(crate) async fn translate(&self, decision: Decision, found: &Found) -> Answer {
@@ -352,6 +364,9 @@ impl Engine {
             Decision::Conflict => refuse(Reason::Conflict),
             Decision::Replay => self.replay(found),
             Decision::ReplayQuestion { round } => self.question(found, round).await,
+            Decision::ResultUnavailable if found.receipt.effect() == Effect::None => {
+                refuse(Reason::NotHappened)
+            }
             Decision::ResultUnavailable => refuse(Reason::ResultUnavailable),
             Decision::Committed { retry_after } => refuse(Reason::Committed { retry_after }),
             Decision::InProgress { retry_after } => refuse(Reason::InProgress { retry_after }),
@@ -468,6 +483,15 @@ fn released(operation_id: Option<OperationId>) -> Answer {
         },
         operation_id,
     })
+}
+
+impl From<Denied> for Reason {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::Withdrawn => Self::Denied,
+            Denied::Unsettled => Self::Unavailable(denied.to_string()),
+        }
+    }
 }
 
 impl From<Error> for Reason {

@@ -49,7 +49,13 @@ struct Revocable(AtomicBool);
 impl Authority for Revocable {
     fn check(&self) -> BoxFuture<'_, Result<(), Denied>> {
         let revoked = self.0.load(Ordering::SeqCst);
-        Box::pin(async move { if revoked { Err(Denied) } else { Ok(()) } })
+        Box::pin(async move {
+            if revoked {
+                Err(Denied::Withdrawn)
+            } else {
+                Ok(())
+            }
+        })
     }
 }
 

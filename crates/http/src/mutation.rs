@@ -249,7 +249,9 @@ impl Mutation {
                 .map_or(counterfoil_core::Rule::Raw1, |f| f.rule);
             let input = validate(&self)?;
             let rest = self.rest.clone();
-            return match engine.unkeyed(self.handling(input, handler)).await {
+            let authority = Arc::clone(&self.caller.authority);
+            let handling = self.handling(input, handler);
+            return match engine.unkeyed(authority.as_ref(), handling).await {
                 Ok(reply) => Ok(rest.reply(reply, None, &[])),
                 Err(refusal) => Err(rest.problem(refusal, rule)),
             };

@@ -205,6 +205,7 @@ impl Rest {
             Reason::Committed {
                 retry_after: Some(_),
             } => problem.detail("Its write is committed; its answer is still to come."),
+            Reason::NotHappened => problem.title(Reason::NotHappened.message()),
             Reason::Committed { retry_after: None }
             | Reason::ResultUnavailable
             | Reason::Expired
@@ -246,6 +247,7 @@ const fn met_another(answer: &Answer) -> bool {
             Reason::Unknown { first: true, .. }
             | Reason::Conflict
             | Reason::ResultUnavailable
+            | Reason::NotHappened
             | Reason::Expired
             | Reason::Busy { .. }
             | Reason::Unavailable(_)

@@ -115,6 +115,7 @@ impl Voice<'_> {
             Reason::InProgress { .. }
             | Reason::Committed { .. }
             | Reason::ResultUnavailable
+            | Reason::NotHappened
             | Reason::Unknown { .. }
             | Reason::Busy { .. }
             | Reason::Unavailable(_)
@@ -149,6 +150,7 @@ impl Voice<'_> {
             } => "IDEMPOTENCY_IN_PROGRESS",
             Reason::Committed { retry_after: None }
             | Reason::ResultUnavailable
+            | Reason::NotHappened
             | Reason::Expired => "IDEMPOTENCY_RESULT_UNAVAILABLE",
             Reason::Unknown { .. } => "IDEMPOTENCY_ATTEMPT_STALLED",
             Reason::Busy { .. }
@@ -189,6 +191,7 @@ impl Voice<'_> {
             Reason::InProgress { .. }
             | Reason::Committed { .. }
             | Reason::ResultUnavailable
+            | Reason::NotHappened
             | Reason::Unknown { .. }
             | Reason::Expired
             | Reason::Busy { .. }
@@ -373,7 +376,7 @@ const fn status_of(reason: &Reason) -> &'static str {
         Reason::Conflict => "conflict",
         Reason::InProgress { .. } => "in_progress",
         Reason::Committed { .. } => "committed",
-        Reason::ResultUnavailable => "result_unavailable",
+        Reason::ResultUnavailable | Reason::NotHappened => "result_unavailable",
         Reason::Unknown { .. } => "outcome_unknown",
         Reason::Expired => "expired",
         Reason::Busy { .. } => "busy",

@@ -243,6 +243,7 @@ fn refused_as(answer: &Answer) -> &'static str {
         Reason::Conflict
         | Reason::Committed { .. }
         | Reason::ResultUnavailable
+        | Reason::NotHappened
         | Reason::Expired
         | Reason::Busy { .. }
         | Reason::Unavailable(_)

@@ -24,7 +24,7 @@ impl Authority for Credential {
     fn check(&self) -> BoxFuture<'_, Result<(), Denied>> {
         let revoked = self.revoked.load(Ordering::SeqCst);
         Box::pin(std::future::ready(if revoked {
-            Err(Denied)
+            Err(Denied::Withdrawn)
         } else {
             Ok(())
         }))

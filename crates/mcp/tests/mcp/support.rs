@@ -65,7 +65,7 @@ pub struct Stage {
 impl Authority for Stage {
     fn check(&self) -> BoxFuture<'_, Result<(), Denied>> {
         let authorized = self.authorized.load(Ordering::SeqCst);
-        Box::pin(async move { if authorized { Ok(()) } else { Err(Denied) } })
+        Box::pin(async move { if authorized { Ok(()) } else { Err(Denied::Withdrawn) } })
     }
 }
 

@@ -114,7 +114,7 @@ impl Authority for Present {
     fn check(&self) -> BoxFuture<'_, Result<(), Denied>> {
         let revoked = self.world.is_revoked(self.principal);
         Box::pin(std::future::ready(if revoked {
-            Err(Denied)
+            Err(Denied::Withdrawn)
         } else {
             Ok(())
         }))
@@ -374,7 +374,10 @@ impl Judged<'_> {
                 }
                 self.nothing_began(answer);
             }
-            Reason::InProgress { .. } | Reason::ResultUnavailable | Reason::Expired => {
+            Reason::InProgress { .. }
+            | Reason::ResultUnavailable
+            | Reason::NotHappened
+            | Reason::Expired => {
                 self.nothing_began(answer);
             }
             Reason::Committed { .. } | Reason::Unknown { .. } | Reason::Denied => {}
@@ -440,7 +443,7 @@ pub(super) async fn ask_again(
         Some(Answer::Refused(refusal)) => match refusal.reason {
             Reason::Expired => !replays,
             // Swept while the clock stood further on.
-            Reason::ResultUnavailable => !world.memory().is_stored(id),
+            Reason::NotHappened | Reason::ResultUnavailable => !world.memory().is_stored(id),
             Reason::Conflict
             | Reason::InProgress { .. }
             | Reason::Committed { .. }
