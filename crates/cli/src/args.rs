@@ -85,6 +85,9 @@ pub(crate) struct Serve {
     /// Listen on an address that other machines reach. There is no TLS here: put a proxy in front
     #[arg(long)]
     pub(crate) allow_remote: bool,
+    /// Start although the clock is not where the store last saw it. For once, after it was set right
+    #[arg(long)]
+    pub(crate) accept_clock: bool,
 }
 
 impl Serve {
@@ -96,6 +99,10 @@ impl Serve {
         }
         if self.allow_remote {
             let flag = ("server.allow_remote", "--allow-remote", "true".to_owned());
+            flags.values.push(flag);
+        }
+        if self.accept_clock {
+            let flag = ("server.accept_clock", "--accept-clock", "true".to_owned());
             flags.values.push(flag);
         }
         flags

@@ -21,7 +21,24 @@ pub(crate) async fn application(
     let settings = settings(config)?;
     let store = open(config, folder, false)?;
     let shared: Arc<dyn Store> = Arc::new(store.clone());
-    Ok((Application::start(shared, settings).await?, store))
+    let application = Application::start(shared, settings).await?;
+    if let Err(moved) = check_clock(&application, config.accept_clock).await {
+        store.close().await;
+        return Err(moved);
+    }
+    Ok((application, store))
+}
+
+/// A process whose clock is not that of the ones before it would expire receipts too early, or
+/// leave ones that are over at once when the clock is set right.
+async fn check_clock(application: &Application, accept: bool) -> Result<(), Failure> {
+    match application.engine().check_clock(accept).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(moved)) => Err(Failure::new(Exit::Store, moved.to_string()).hint(
+            "set the machine's clock right; if it is right now, say `serve --accept-clock` once",
+        )),
+        Err(error) => Err(counterfoil_server::Error::from(error).into()),
+    }
 }
 
 #[allow(

@@ -1,4 +1,7 @@
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicI64, Ordering},
+    time::Duration,
+};
 
 use counterfoil_core::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
@@ -20,32 +23,39 @@ pub trait Clock: Send + Sync + 'static {
     fn monotonic(&self) -> Monotonic;
 }
 
-/// The machine's clocks. The wall clock is read once, at the start; from there on time advances
-/// by the monotonic clock, so that a wall clock that jumps under a running process expires no
-/// lease and no receipt.
+/// How far the wall clock may run from the monotonic one between two readings (adjustments by
+/// time servers); beyond it the jump is unexplained.
+pub(crate) const DRIFT_MAX: Duration = Duration::from_secs(300);
+
+/// The machine's clocks. Small corrections of the wall clock are followed; one that jumps by more
+/// than five minutes under a running process is not believed: time then advances by the monotonic
+/// clock, and no lease and no receipt expires early.
 #[derive(Debug)]
 pub struct SystemClock {
     boot: [u8; 16],
-    wall_at_zero: i64,
+    /// The wall clock when the monotonic one was zero, as last believed; milliseconds.
+    wall_at_zero: AtomicI64,
 }
 
 impl SystemClock {
     /// Reads both clocks.
     #[must_use]
     pub fn new() -> Self {
-        #[allow(
-            clippy::disallowed_methods,
-            reason = "the one place that reads the wall clock"
-        )]
-        let wall = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
-        let wall = i64::try_from(wall.as_millis()).unwrap_or(i64::MAX);
-        let elapsed = i64::try_from(since_boot().as_millis()).unwrap_or(i64::MAX);
         Self {
             boot: boot_id(),
-            wall_at_zero: wall.saturating_sub(elapsed),
+            wall_at_zero: AtomicI64::new(wall_millis().saturating_sub(millis_since_boot())),
         }
+    }
+
+    /// The wall clock, or what the monotonic one makes of the last reading that was believed.
+    fn believed(&self, wall: i64, since_boot: i64) -> i64 {
+        let at_zero = wall.saturating_sub(since_boot);
+        let before = self.wall_at_zero.load(Ordering::Relaxed);
+        if u128::from(at_zero.abs_diff(before)) > DRIFT_MAX.as_millis() {
+            return before.saturating_add(since_boot);
+        }
+        self.wall_at_zero.store(at_zero, Ordering::Relaxed);
+        wall
     }
 }
 
@@ -57,15 +67,30 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.wall_at_zero).plus(since_boot())
+        Timestamp::from_millis(self.believed(wall_millis(), millis_since_boot()))
     }
 
     fn monotonic(&self) -> Monotonic {
         Monotonic {
             boot: self.boot,
-            millis: u64::try_from(since_boot().as_millis()).unwrap_or(u64::MAX),
+            millis: u64::try_from(millis_since_boot()).unwrap_or(0),
         }
     }
+}
+
+fn wall_millis() -> i64 {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the one place that reads the wall clock"
+    )]
+    let wall = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(wall.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn millis_since_boot() -> i64 {
+    i64::try_from(since_boot().as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(target_os = "linux")]
@@ -99,4 +124,26 @@ fn boot_id() -> [u8; 16] {
         *byte = u8::try_from(high * 16 + low).unwrap_or(0);
     }
     id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn corrections_are_followed_and_jumps_are_not_believed() {
+        let clock = SystemClock {
+            boot: [1; 16],
+            wall_at_zero: AtomicI64::new(1_000_000_000),
+        };
+        assert_eq!(clock.believed(1_000_010_000, 10_000), 1_000_010_000);
+        assert_eq!(
+            clock.believed(1_000_220_000, 20_000),
+            1_000_220_000,
+            "200 s on"
+        );
+        let month = 30 * 86_400_000;
+        assert_eq!(clock.believed(1_000_230_000 + month, 30_000), 1_000_230_000);
+        assert_eq!(clock.believed(1_000_240_000 - month, 40_000), 1_000_240_000);
+    }
 }

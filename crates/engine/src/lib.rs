@@ -35,7 +35,7 @@ pub use engine::{Builder, Engine, Limits, Lookup, Ready};
 pub use entropy::{Entropy, SystemEntropy};
 pub use guarded::{Attempt, Outcome};
 pub use seal::{InvalidKeyRing, KeyRing};
-pub use sweep::SweepReport;
+pub use sweep::{ClockMoved, SweepReport};
 
 pub use counterfoil_core as core;
 pub use counterfoil_store as store;

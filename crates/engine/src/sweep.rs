@@ -3,13 +3,10 @@ use std::time::Duration;
 use counterfoil_core::Timestamp;
 use counterfoil_store::{Error, SweepPlan};
 
-use crate::{Engine, Monotonic};
+use crate::{Engine, Monotonic, clock::DRIFT_MAX};
 
 /// Two sweeps that agree on an expiry are at least this far apart, by the monotonic clock.
 const SWEEPS_APART: Duration = Duration::from_secs(3600);
-/// How far the wall clock may run from the monotonic one between two sweeps (adjustments by
-/// time servers); beyond it the jump is unexplained and nothing is purged.
-const DRIFT_MAX: Duration = Duration::from_secs(300);
 /// How often lapsed leases are looked for.
 const LAPSE_EVERY: Duration = Duration::from_secs(1);
 /// Rows a step looks at.
@@ -18,6 +15,23 @@ const STEP_ROWS: u32 = 500;
 const STEPS_MAX: u32 = 20_000;
 /// Under which name the clock readings of the last sweep are kept in the store.
 const NOTE: &str = "sweep_clock";
+/// Under which name the latest clock readings of any process are kept in the store.
+const CLOCK_NOTE: &str = "clock";
+
+/// The clock is not where the store last saw it. Windows judged by it would end too early, or
+/// receipts written by it would be over at once when it is set right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the clock stands {} s {} where this store last saw it",
+    by.as_secs(),
+    if *ahead { "ahead of" } else { "behind" }
+)]
+pub struct ClockMoved {
+    /// By how much, in whole seconds.
+    pub by: Duration,
+    /// Forward, or back.
+    pub ahead: bool,
+}
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +77,28 @@ fn horizon(earlier: Option<Reading>, now: Reading) -> (Option<Timestamp>, Readin
     (Some(earlier.wall.min(now.wall)), now)
 }
 
+/// Whether a clock may be believed, by an earlier reading. Time that passed while the machine was
+/// off cannot be told from a jump forward; a jump back can.
+fn compare(earlier: Reading, now: Reading) -> Result<(), ClockMoved> {
+    let by_wall = now
+        .wall
+        .as_millis()
+        .saturating_sub(earlier.wall.as_millis());
+    let elapsed = now.monotonic.millis.checked_sub(earlier.monotonic.millis);
+    let moved = match elapsed.filter(|_| now.monotonic.boot == earlier.monotonic.boot) {
+        Some(elapsed) => by_wall.saturating_sub(i64::try_from(elapsed).unwrap_or(i64::MAX)),
+        None => by_wall.min(0),
+    };
+    let by = Duration::from_millis(moved.unsigned_abs());
+    if by <= DRIFT_MAX {
+        return Ok(());
+    }
+    Err(ClockMoved {
+        by: Duration::from_secs(by.as_secs()),
+        ahead: moved > 0,
+    })
+}
+
 impl Reading {
     fn to_bytes(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(32);
@@ -86,6 +122,37 @@ impl Reading {
 }
 
 impl Engine {
+    fn reading(&self) -> Reading {
+        Reading {
+            wall: self.now(),
+            monotonic: self.inner.clock.monotonic(),
+        }
+    }
+
+    /// Compares the clock with what the processes before this one left in the store, and leaves
+    /// its own reading. Do it at the start of a process, before any call: two processes that
+    /// disagree about the time by more than five minutes must not share a store.
+    ///
+    /// # Errors
+    /// The inner error is [`ClockMoved`]: set the clock right, or accept it with `accept`. The
+    /// outer one is the store's.
+    pub async fn check_clock(&self, accept: bool) -> Result<Result<(), ClockMoved>, Error> {
+        let now = self.reading();
+        let earlier = self.inner.store.note(CLOCK_NOTE).await?;
+        let compared = earlier
+            .as_deref()
+            .and_then(Reading::from_bytes)
+            .map_or(Ok(()), |earlier| compare(earlier, now));
+        if compared.is_ok() || accept {
+            self.inner
+                .store
+                .set_note(CLOCK_NOTE, now.to_bytes())
+                .await?;
+            return Ok(Ok(()));
+        }
+        Ok(compared)
+    }
+
     /// One sweep: records what has lapsed, and deletes what two sweeps at least an hour apart
     /// found past its time. Whether a receipt is expired is never decided here; a sweep only
     /// frees the space of what is.
@@ -102,10 +169,7 @@ impl Engine {
                 break;
             }
         }
-        let now = Reading {
-            wall: self.now(),
-            monotonic: self.inner.clock.monotonic(),
-        };
+        let now = self.reading();
         let earlier = store.note(NOTE).await?;
         let (agreed, compare_with) = horizon(earlier.as_deref().and_then(Reading::from_bytes), now);
         report.horizon = agreed;
@@ -127,6 +191,7 @@ impl Engine {
             }
         }
         store.set_note(NOTE, compare_with.to_bytes()).await?;
+        store.set_note(CLOCK_NOTE, now.to_bytes()).await?;
         Ok(report)
     }
 
@@ -184,6 +249,30 @@ mod tests {
         assert_eq!(horizon(Some(first), back), (None, back));
         let rebooted = reading(1_000_000 + 4000, 50 + 4000, 2);
         assert_eq!(horizon(Some(first), rebooted), (None, rebooted));
+    }
+
+    #[test]
+    fn a_moved_clock_is_told_and_a_machine_that_was_off_is_not() {
+        let month = 30 * 86_400;
+        let first = reading(1_000_000, 50, 1);
+        assert_eq!(compare(first, reading(1_000_000 + 200, 250, 1)), Ok(()));
+        assert_eq!(
+            compare(first, reading(1_000_000 + month, 250, 1)).map_err(|m| m.ahead),
+            Err(true)
+        );
+        assert_eq!(
+            compare(first, reading(1_000_000 - month, 250, 1)).map_err(|m| m.ahead),
+            Err(false)
+        );
+        assert_eq!(
+            compare(first, reading(1_000_000 + month, 5, 2)),
+            Ok(()),
+            "it was off"
+        );
+        assert_eq!(
+            compare(first, reading(1_000_000 - month, 5, 2)).map_err(|m| m.ahead),
+            Err(false)
+        );
     }
 
     #[test]

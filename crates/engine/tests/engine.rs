@@ -616,3 +616,47 @@ async fn a_call_that_is_dropped_before_it_runs_uses_up_no_key() {
     drop(ready);
     assert!(store.receipts().is_empty());
 }
+
+/// A clock of the same machine that stands elsewhere.
+struct Ahead(PausedClock, Duration);
+
+impl Clock for Ahead {
+    fn now(&self) -> Timestamp {
+        self.0.now().plus(self.1)
+    }
+
+    fn monotonic(&self) -> Monotonic {
+        self.0.monotonic()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i2_a_process_whose_clock_disagrees_does_not_start_unless_somebody_says_so() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let start = tokio::time::Instant::now();
+    let with = |ahead| {
+        Engine::builder(Arc::clone(&store))
+            .clock(Arc::new(Ahead(PausedClock(start), ahead)))
+            .build()
+    };
+    let month = Duration::from_secs(30 * 86_400);
+    assert_eq!(with(Duration::ZERO).check_clock(false).await, Ok(Ok(())));
+    assert_eq!(
+        with(Duration::from_secs(60)).check_clock(false).await,
+        Ok(Ok(()))
+    );
+    let moved = with(month).check_clock(false).await.unwrap().unwrap_err();
+    assert!(
+        moved.ahead && moved.by >= month - Duration::from_secs(60),
+        "{moved}"
+    );
+    let still = with(month).check_clock(false).await.unwrap();
+    assert!(still.is_err(), "a refused clock leaves nothing behind");
+    assert_eq!(with(month).check_clock(true).await, Ok(Ok(())));
+    let back = with(Duration::ZERO)
+        .check_clock(false)
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert!(!back.ahead, "{back}");
+}
