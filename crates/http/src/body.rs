@@ -1,4 +1,4 @@
-use std::{error::Error as StdError, time::Duration};
+use std::{error::Error as StdError, io, time::Duration};
 
 use axum::body::{Body, HttpBody as _};
 use bytes::Bytes;
@@ -17,6 +17,13 @@ const ARRIVES_FOR: Duration = Duration::from_secs(30);
 #[error("the request's body did not arrive in time")]
 pub(crate) struct Slow;
 
+impl Slow {
+    /// As readers of a body know it.
+    pub(crate) fn error() -> Box<dyn StdError + Send + Sync> {
+        io::Error::new(io::ErrorKind::TimedOut, Self).into()
+    }
+}
+
 /// Reads a request's body whole, within bounds of size and time.
 pub(crate) async fn collect(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
@@ -29,7 +36,7 @@ pub(crate) async fn collect(body: Body, bytes_max: usize) -> Result<Bytes, Probl
         Ok(Err(error)) if caused_by::<LengthLimitError>(error.as_ref()) => {
             Err(too_large(bytes_max))
         }
-        Ok(Err(error)) if caused_by::<Slow>(error.as_ref()) => Err(slow()),
+        Ok(Err(error)) if timed_out(error.as_ref()) => Err(slow()),
         Ok(Err(_)) => {
             Err(Problem::new(Code::MalformedRequest).detail("The body broke off before its end."))
         }
@@ -47,6 +54,18 @@ fn slow() -> Problem {
         .detail("The body did not arrive in time; nothing was done.")
         .next_action("Send the same call with the same key")
         .retryable(true)
+}
+
+fn timed_out(error: &(dyn StdError + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<io::Error>();
+        if io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn caused_by<E: StdError + 'static>(error: &(dyn StdError + 'static)) -> bool {

@@ -305,7 +305,8 @@ async fn answer(
     }
 }
 
-/// A request's body that has to arrive in time.
+/// A request's body that has to arrive in time. What comes too late is an [`std::io::Error`] of
+/// the kind `TimedOut`, so that whoever reads it can tell.
 struct Timed {
     body: Incoming,
     limit: Duration,
@@ -329,7 +330,7 @@ impl HttpBody for Timed {
             .ends
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         match ends.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Some(Err(Slow.into()))),
+            Poll::Ready(()) => Poll::Ready(Some(Err(Slow::error()))),
             Poll::Pending => Poll::Pending,
         }
     }

@@ -10,7 +10,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::{io::Write as _, sync::Arc, time::Duration};
+use std::{io::Write as _, net::SocketAddr, sync::Arc, time::Duration};
 
 use counterfoil_core::{Policy, PrincipalId, WorkspaceId};
 use counterfoil_engine::{
@@ -36,7 +36,11 @@ const EFFECTS: Migration = Migration {
 struct Fixed;
 
 impl Authenticate for Fixed {
-    fn authenticate<'a>(&'a self, _: &'a HeaderMap) -> BoxFuture<'a, Result<Caller, AuthError>> {
+    fn authenticate<'a>(
+        &'a self,
+        _: &'a HeaderMap,
+        _: Option<SocketAddr>,
+    ) -> BoxFuture<'a, Result<Caller, AuthError>> {
         Box::pin(async {
             Ok(Caller {
                 workspace: WorkspaceId::new("default").unwrap(),
@@ -286,7 +290,9 @@ async fn main() {
         .tools(troublesome_tools(&store))
         .build()
         .unwrap();
-    let router = endpoint.router(Arc::new(Fixed), HttpOptions::default());
+    let router = endpoint
+        .router(Arc::new(Fixed), HttpOptions::default())
+        .unwrap();
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port))
         .await
         .unwrap();

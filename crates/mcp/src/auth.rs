@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use counterfoil_engine::{Caller, store::BoxFuture};
 use http::HeaderMap;
@@ -32,11 +32,16 @@ pub enum AuthError {
 /// Finds out from the headers of a request who calls, and whether they may call now.
 ///
 /// Called once for every HTTP request, before its body is looked at. The rate limit is asked here
-/// too, so that it comes before anything touches a receipt.
+/// too, so that it comes before anything touches a receipt: once for the request, with which the
+/// first message in it is counted. [`crate::Builder::limiter`] is asked for each further one.
 pub trait Authenticate: Send + Sync + 'static {
-    /// The caller.
+    /// The caller. `remote` is the other end of the connection, if the server that runs the routes
+    /// tells it (`axum::extract::ConnectInfo<SocketAddr>` among the request's extensions): failures
+    /// are best limited by it. A request without a credential is [`AuthError::Missing`], whatever
+    /// others did.
     fn authenticate<'a>(
         &'a self,
         headers: &'a HeaderMap,
+        remote: Option<SocketAddr>,
     ) -> BoxFuture<'a, Result<Caller, AuthError>>;
 }

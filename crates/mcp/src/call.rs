@@ -14,12 +14,12 @@ use crate::{
     framing::{RpcError, codes},
     key::{self, Dialect, Keyed},
     listing::Entry,
-    say::Said,
+    say::{Said, shortened, whole_seconds},
     tool::{Boxed, Kind},
 };
 
-/// How long an authentication counts as just now.
-const FRESH: Duration = Duration::from_secs(1);
+/// How long after a look at the caller's authority an answer still counts as handed over at once.
+const AT_ONCE: Duration = Duration::from_millis(50);
 /// Most problems named for one call.
 const ISSUES_MAX: usize = 8;
 
@@ -69,8 +69,8 @@ impl Endpoint {
         }
         let prefix = &self.inner.prefix;
         let headers = context.headers.as_deref();
-        let header_key = headers.is_some_and(|headers| headers.key);
-        key::refuse_misplaced(&params, entry, header_key, prefix)?;
+        let outside = headers.and_then(|headers| headers.key);
+        key::refuse_misplaced(&params, &inbound.others, entry, outside, prefix)?;
         let arguments = key::plain_arguments(&params, entry);
         if let (Era::Modern, Some(headers)) = (era, headers) {
             era::check_params(&entry.headers, &arguments, headers)?;
@@ -79,11 +79,6 @@ impl Endpoint {
             None => None,
             Some(_) => Some(key::take(&params, entry, &arguments, prefix)?),
         };
-        // On a long connection, or with a slow body, the credential may have been withdrawn.
-        let fresh = context.since.is_some_and(|since| since.elapsed() < FRESH);
-        if !fresh && context.caller.authority.check().await.is_err() {
-            return Ok(self.voice(era).refused(Reason::Denied));
-        }
         let request = request_of(&params, &arguments, &context);
         match keyed {
             None => Ok(self.read(era, entry, request).await),
@@ -95,10 +90,22 @@ impl Endpoint {
         let Kind::Read(handler) = &entry.tool.kind else {
             return self.voice(era).refused(Reason::Internal(String::new()));
         };
+        // The credential may have been withdrawn while the body came in. (The engine looks for
+        // itself, at a mutation.)
+        let authority = Arc::clone(&request.caller.authority);
+        if let Err(denied) = authority.check().await {
+            return self.voice(era).refused(denied.into());
+        }
+        let looked = tokio::time::Instant::now();
         let answered = match check_arguments(entry, &request.arguments) {
             Err(error) => Err(error),
             Ok(()) => self.in_time(handler(request)).await,
         };
+        if looked.elapsed() > AT_ONCE
+            && let Err(denied) = authority.check().await
+        {
+            return self.voice(era).refused(denied.into());
+        }
         let reply = match answered {
             Ok(output) => Reply::from(output),
             Err(error) => Reply::from(error),
@@ -160,12 +167,18 @@ impl Endpoint {
         }
     }
 
-    fn before_running(&self, era: Era, dialect: Dialect, error: ToolError) -> Value {
+    /// Says what was found before anything was reserved.
+    pub(crate) fn before_running(&self, era: Era, dialect: Dialect, error: ToolError) -> Value {
         let code = error.code.clone();
         let mut said = self.voice(era).unkeyed(&Reply::from(error));
         if dialect == Dialect::Meta {
+            let mut facts = json!({"code": code});
+            let wait = said["structuredContent"]["retry_after_ms"].as_u64();
+            if let Some(wait) = wait {
+                facts["retryAfter"] = json!(whole_seconds(Duration::from_millis(wait)));
+            }
             let key = self.inner.prefix.key("error");
-            said["_meta"][key] = json!({"code": code});
+            said["_meta"][key] = facts;
         }
         said
     }
@@ -241,9 +254,4 @@ fn check_arguments(entry: &Entry, arguments: &Value) -> Result<(), ToolError> {
             .next_action("Correct the arguments and call again; no key is used up")
             .detail("issues", Value::Array(issues)),
     )
-}
-
-/// Enough to know it by; it came from outside.
-fn shortened(text: &str) -> String {
-    text.chars().take(128).collect()
 }

@@ -1,16 +1,17 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use counterfoil_core::{Json, JsonLimits, parse_json};
-use counterfoil_engine::{Caller, Engine};
+use counterfoil_core::{Code, Json, JsonLimits, parse_json};
+use counterfoil_engine::{Caller, Denied, Engine, Reason};
 use serde_json::{Map, Value, json, value::RawValue};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::{
-    InvalidMetaPrefix, MetaPrefix, Tool,
+    InvalidMetaPrefix, MetaPrefix, Tool, ToolError,
     cancel::Waits,
     era::{self, Era, HeaderFacts, LEGACY, MODERN},
     framing::{FramingLimits, Id, RpcError, Unreadable, codes, error_text, result_text},
+    key,
     listing::Entry,
     say::{SERVER_INFO, Voice},
 };
@@ -79,7 +80,11 @@ pub struct Builder {
     instructions: Option<String>,
     look_up: Option<String>,
     limits: Limits,
+    limiter: Option<Limiter>,
 }
+
+/// Counts one request of a caller; an error says when to try again.
+type Limiter = Arc<dyn Fn(&Caller) -> Result<(), Duration> + Send + Sync>;
 
 impl Builder {
     /// Adds a tool.
@@ -132,6 +137,18 @@ impl Builder {
         self
     }
 
+    /// Counts a request of a caller, or says when to try again. Asked for every JSON-RPC request on
+    /// stdio, and over HTTP for every one of a batch but the first, which [`crate::Authenticate`]
+    /// has counted. What it refuses is told so and touches no receipt. Without it there is no limit.
+    #[must_use]
+    pub fn limiter<L>(mut self, limiter: L) -> Self
+    where
+        L: Fn(&Caller) -> Result<(), Duration> + Send + Sync + 'static,
+    {
+        self.limiter = Some(Arc::new(limiter));
+        self
+    }
+
     /// The tool that descriptions name for looking an operation up. Without it they name
     /// `get_operation` if there is such a tool.
     #[must_use]
@@ -181,6 +198,7 @@ impl Builder {
                 instructions: self.instructions,
                 calls: Arc::new(Semaphore::new(self.limits.calls_max)),
                 limits: self.limits,
+                limiter: self.limiter,
                 waits: Waits::new(),
             }),
         })
@@ -203,6 +221,7 @@ pub(crate) struct Inner {
     instructions: Option<String>,
     pub(crate) calls: Arc<Semaphore>,
     pub(crate) limits: Limits,
+    limiter: Option<Limiter>,
     pub(crate) waits: Waits<WaitKey>,
 }
 
@@ -214,14 +233,16 @@ pub(crate) struct Inbound {
     pub(crate) id: Id,
     pub(crate) method: String,
     pub(crate) params: Json,
+    /// Names of further members of its envelope.
+    pub(crate) others: Vec<String>,
 }
 
 /// Where a request came from.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) caller: Caller,
-    /// When it was established; `None` on stdio, where that was at the start.
-    pub(crate) since: Option<tokio::time::Instant>,
+    /// The rate limit has counted it already.
+    pub(crate) counted: bool,
     /// `None` on stdio.
     pub(crate) headers: Option<Arc<HeaderFacts>>,
     /// Where progress goes, if the transport can carry it.
@@ -248,6 +269,7 @@ impl Endpoint {
             instructions: None,
             look_up: None,
             limits: Limits::default(),
+            limiter: None,
         }
     }
 
@@ -277,6 +299,7 @@ impl Endpoint {
                 id: request.id,
                 method: request.method.into_owned(),
                 params,
+                others: request.others,
             }),
             Err(error) => Err(Unreadable {
                 id: Some(request.id),
@@ -302,7 +325,18 @@ impl Endpoint {
 
     async fn dispatch(&self, inbound: Inbound, context: Context) -> Result<Value, RpcError> {
         let method = inbound.method.as_str();
+        let counted = self.count(&context);
         let era = era::of(method, &inbound.params, context.headers.as_deref())?;
+        if let Err(retry_after) = counted {
+            return self.limited(era, &inbound, retry_after);
+        }
+        // Its authority was looked at before the body came, or when a stream began. A tool call
+        // looks again by itself; the rest is no secret, so that only a plain no counts.
+        if method != "tools/call"
+            && context.caller.authority.check().await == Err(Denied::Withdrawn)
+        {
+            return Err(withdrawn());
+        }
         match (era, method) {
             (Era::Legacy, "initialize") => self.initialize(&inbound.params),
             (Era::Legacy, "ping") => Ok(json!({})),
@@ -319,6 +353,39 @@ impl Endpoint {
                     .with_http_status(status))
             }
         }
+    }
+
+    fn count(&self, context: &Context) -> Result<(), Duration> {
+        match &self.inner.limiter {
+            Some(limiter) if !context.counted => limiter(&context.caller),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Too many requests: a tool error for a tool call, else a protocol error.
+    fn limited(
+        &self,
+        era: Era,
+        inbound: &Inbound,
+        retry_after: Duration,
+    ) -> Result<Value, RpcError> {
+        const MESSAGE: &str = "Too many requests; nothing was done";
+        let code = Code::RateLimited.as_str();
+        let millis = u64::try_from(retry_after.as_millis())
+            .unwrap_or(u64::MAX)
+            .max(1);
+        if inbound.method == "tools/call" {
+            let error = ToolError::new(429, code, MESSAGE).detail("retry_after_ms", millis);
+            let dialect = key::dialect(&inbound.params, &self.inner.prefix);
+            return Ok(self.before_running(era, dialect, error));
+        }
+        let data = json!({
+            "code": code,
+            "retryable": true,
+            "retry_after_ms": millis,
+            "next_action": "Wait, then send it again",
+        });
+        Err(RpcError::new(codes::INVALID_REQUEST, MESSAGE).with_data(data))
     }
 
     fn capabilities(&self, era: Era) -> Value {
@@ -394,4 +461,14 @@ impl Endpoint {
             server: &self.inner.server,
         }
     }
+}
+
+fn withdrawn() -> RpcError {
+    let reason = Reason::Denied;
+    let data = json!({
+        "code": reason.code().as_str(),
+        "retryable": reason.is_retryable(),
+        "next_action": reason.next_action(),
+    });
+    RpcError::new(codes::INVALID_REQUEST, reason.message()).with_data(data)
 }

@@ -29,8 +29,8 @@ pub(crate) struct HeaderFacts {
     pub(crate) version: Option<String>,
     pub(crate) method: Option<String>,
     pub(crate) name: Option<String>,
-    /// An `Idempotency-Key` header, which MCP does not have.
-    pub(crate) key: bool,
+    /// Where outside the body a key was found. MCP has none there.
+    pub(crate) key: Option<&'static str>,
     /// `Mcp-Param-*`, names in lower case.
     pub(crate) params: Vec<(String, String)>,
     pub(crate) session: Option<String>,

@@ -7,6 +7,7 @@ use crate::{
     MetaPrefix,
     framing::{RpcError, codes},
     listing::Entry,
+    say::shortened,
 };
 
 /// In whose words a call is answered: that of the place of its key.
@@ -26,50 +27,80 @@ pub(crate) struct Keyed {
     pub(crate) fingerprint: Fingerprint,
 }
 
-/// Names under which keys turn up in places where they are not accepted.
-const SPELLINGS: [&str; 4] = [
-    "idempotency_key",
-    "idempotencyKey",
-    "idempotency-key",
-    "Idempotency-Key",
-];
+/// Whether a name, whatever its prefix, is one under which keys turn up: `idempotency_key`,
+/// `idempotencyKey`, `Idempotency-Key`, `assay/idempotency-key` and the like.
+pub(crate) fn names_a_key(name: &str) -> bool {
+    let last = name.rsplit_once('/').map_or(name, |(_, last)| last);
+    let letters = last.bytes().filter(|byte| !matches!(byte, b'-' | b'_'));
+    letters
+        .map(|byte| byte.to_ascii_lowercase())
+        .eq(*b"idempotencykey")
+}
+
+/// In whose words a call is answered that was not looked at any closer.
+pub(crate) fn dialect(params: &Json, prefix: &MetaPrefix) -> Dialect {
+    match in_meta(params, prefix) {
+        Some(_) => Dialect::Meta,
+        None => Dialect::Argument,
+    }
+}
+
+fn in_meta<'a>(params: &'a Json, prefix: &MetaPrefix) -> Option<&'a Json> {
+    params.get("_meta")?.get(&prefix.key("idempotency-key"))
+}
 
 fn refuse(code: &str, message: String) -> RpcError {
     RpcError::new(codes::INVALID_PARAMS, message).with_data(json!({"code": code}))
 }
 
-/// Refuses a key in a place that is not accepted, instead of ignoring it.
+/// Refuses a key in a place that is not accepted, instead of ignoring it. `envelope` are names of
+/// members beside the parameters, `outside` says where one was found outside the body.
 pub(crate) fn refuse_misplaced(
     params: &Json,
+    envelope: &[String],
     entry: &Entry,
-    header: bool,
+    outside: Option<&'static str>,
     prefix: &MetaPrefix,
 ) -> Result<(), RpcError> {
     let right = format!(
         "put it in `_meta` as `{}`, in the argument `idempotency_key`, or in `idempotencyKey` beside the arguments",
         prefix.key("idempotency-key")
     );
-    let wrong = |place: String| {
+    let wrong = |place: &str| {
         let message = format!("An idempotency key is not accepted {place}; {right}");
         Err(refuse(Code::InvalidKey.as_str(), message))
     };
-    if header {
-        return wrong("in an HTTP header of an MCP call".to_owned());
+    if let Some(place) = outside {
+        return wrong(place);
+    }
+    if let Some(name) = envelope.iter().find(|name| names_a_key(name)) {
+        return wrong(&format!("as `{}` beside `params`", shortened(name)));
+    }
+    if let Some(name) = named(params, |name| name == "idempotencyKey") {
+        return wrong(&format!("as `{name}` beside the arguments"));
     }
     let declared = |name: &str| entry.tool.input_schema["properties"].get(name).is_some();
-    for name in SPELLINGS {
-        if name != "idempotencyKey" && params.get(name).is_some() {
-            return wrong(format!("as `{name}` beside the arguments"));
-        }
-        let argument = params.get("arguments").and_then(|all| all.get(name));
-        if name != "idempotency_key" && argument.is_some() && !declared(name) {
-            return wrong(format!("as the argument `{name}`"));
-        }
-        if params.get("_meta").and_then(|all| all.get(name)).is_some() {
-            return wrong(format!("as `{name}` in `_meta`"));
-        }
+    let known = |name: &str| name == "idempotency_key" || declared(name);
+    if let Some(name) = params.get("arguments").and_then(|all| named(all, known)) {
+        return wrong(&format!("as the argument `{name}`"));
+    }
+    let right_one = prefix.key("idempotency-key");
+    let known = |name: &str| name == right_one;
+    if let Some(name) = params.get("_meta").and_then(|all| named(all, known)) {
+        return wrong(&format!("as `{name}` in `_meta`"));
     }
     Ok(())
+}
+
+/// The first member that is called like a key and is not `known`.
+fn named(object: &Json, known: impl Fn(&str) -> bool) -> Option<String> {
+    let Json::Object(members) = object else {
+        return None;
+    };
+    let found = members
+        .iter()
+        .find(|(name, _)| names_a_key(name) && !known(name));
+    found.map(|(name, _)| shortened(name))
 }
 
 /// The arguments without the key: what counts, and what the handler is given. A reading tool may
@@ -91,7 +122,8 @@ pub(crate) fn plain_arguments(params: &Json, entry: &Entry) -> Json {
     }
 }
 
-/// Takes the key of a call: `_meta` wins, then the argument, then the member beside them.
+/// Takes the key of a call: `_meta` wins over the argument and the member beside the arguments.
+/// Those two may both be there if they are the same.
 pub(crate) fn take(
     params: &Json,
     entry: &Entry,
@@ -99,10 +131,7 @@ pub(crate) fn take(
     prefix: &MetaPrefix,
 ) -> Result<Keyed, RpcError> {
     let name = &entry.tool.name;
-    let in_meta = params
-        .get("_meta")
-        .and_then(|meta| meta.get(&prefix.key("idempotency-key")));
-    if let Some(found) = in_meta {
+    if let Some(found) = in_meta(params, prefix) {
         let key = match found {
             Json::String(text) => Key::from_meta(text).map_err(|error| error.to_string()),
             Json::Null | Json::Bool(_) | Json::Number(_) | Json::Array(_) | Json::Object(_) => {
@@ -120,7 +149,14 @@ pub(crate) fn take(
     let argument = params
         .get("arguments")
         .and_then(|all| all.get("idempotency_key"));
-    let Some(found) = argument.or_else(|| params.get("idempotencyKey")) else {
+    let beside = params.get("idempotencyKey");
+    if let (Some(argument), Some(beside)) = (argument, beside)
+        && argument != beside
+    {
+        let message = "One call carries two different keys, in the argument `idempotency_key` and in `idempotencyKey` beside the arguments; send the key of this intention, in the argument";
+        return Err(refuse(Code::InvalidKey.as_str(), message.to_owned()));
+    }
+    let Some(found) = argument.or(beside) else {
         let message = format!(
             "{name} changes something, so it needs `idempotency_key`: make one for this intention, keep it, and reuse it for every retry"
         );

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! let endpoint = Endpoint::builder(engine).tool(Tool::atomic(…)).tool(Tool::read(…)).build()?;
-//! let routes = endpoint.router(authenticate, HttpOptions::default());   // Streamable HTTP, /mcp
+//! let routes = endpoint.router(authenticate, HttpOptions::default())?;  // Streamable HTTP, /mcp
 //! endpoint.serve_stdio(caller, stdin, stdout).await?;                   // or one client on a pipe
 //! ```
 //!
@@ -31,7 +31,7 @@ mod tool;
 
 pub use auth::{AuthError, Authenticate};
 pub use endpoint::{Builder, Endpoint, InvalidEndpoint, Limits};
-pub use http::HttpOptions;
+pub use http::{HttpOptions, InvalidHttpOptions};
 pub use meta::{InvalidMetaPrefix, MetaPrefix};
 pub use output::{Output, ToolError};
 pub use progress::Progress;

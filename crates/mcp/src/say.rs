@@ -32,6 +32,9 @@ struct Manner {
 }
 
 const STORED_FAILURE: &str = "This is the stored failure of an earlier call with this key; nothing ran now. A new attempt needs a new key, after reading the current state.";
+/// What is done next after a failure that is kept: the first time it is told and in every replay.
+const USED_UP: &str = "This key is used up: read the current state; a new attempt needs a new key";
+const WAIT: &str = "Wait, then send the same call with the same key";
 /// The conflict of a key in `_meta`, which names one call whatever its tool.
 const CONFLICT: &str = "Idempotency key was reused with another tool or different arguments";
 const NOT_RECORDED: &str = "This answer could not be recorded: a retry with this key will not get it again, and will not run it again either. Keep it.";
@@ -335,11 +338,6 @@ fn failed(
     let message = text(&["message", "detail", "title"])
         .unwrap_or_else(|| format!("the tool failed with status {status}"));
     let action = text(&["next_action"]);
-    let usual = match (manner.free, operation_id) {
-        (true, _) => "Wait, then send the same call with the same key",
-        (false, Some(_)) => "Read the current state; a new attempt needs a new key",
-        (false, None) => "Correct the call; no key is used up",
-    };
     let mut facts = Map::new();
     facts.insert("status".to_owned(), json!("failed"));
     if let Some(operation_id) = operation_id {
@@ -355,12 +353,19 @@ fn failed(
             given.unwrap_or_else(|| json!(millis)),
         );
     }
-    facts.insert(
-        "next_action".to_owned(),
-        action.map_or_else(|| json!(usual), Value::String),
-    );
+    let (next, advice) = match (operation_id, action) {
+        // What the tool says about the key does not count: it is used up (contract §4).
+        (Some(_), own) if !manner.free => (USED_UP.to_owned(), own),
+        (_, Some(own)) => (own, None),
+        (_, None) if retryable => (WAIT.to_owned(), None),
+        (_, None) => ("Correct the call; no key is used up".to_owned(), None),
+    };
+    facts.insert("next_action".to_owned(), json!(next));
     facts.insert("code".to_owned(), json!(code));
     facts.insert("message".to_owned(), json!(message));
+    if let Some(advice) = advice {
+        facts.insert("advice".to_owned(), json!(advice));
+    }
     // What problem details say about HTTP says nothing here.
     for name in ["type", "title", "detail", "status", "instance"] {
         own.remove(name);
@@ -385,6 +390,11 @@ const fn status_of(reason: &Reason) -> &'static str {
         Reason::Denied => "unauthorized",
         Reason::Internal(_) => "internal",
     }
+}
+
+/// Enough of a name from outside to know it by.
+pub(crate) fn shortened(text: &str) -> String {
+    text.chars().take(128).collect()
 }
 
 /// Whole seconds, rounded up, at least one.

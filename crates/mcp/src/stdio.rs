@@ -164,7 +164,7 @@ impl Connection {
     fn context(&self) -> Context {
         Context {
             caller: self.caller.clone(),
-            since: None,
+            counted: false,
             headers: None,
             progress: None,
         }
@@ -179,18 +179,13 @@ impl Connection {
         while self.tasks.len() >= UNDER_WAY_MAX {
             self.tasks.join_next().await;
         }
-        let (endpoint, caller) = (self.endpoint.clone(), self.caller.clone());
+        let (endpoint, mut context) = (self.endpoint.clone(), self.context());
         let (out, waits) = (self.out.clone(), Arc::clone(&self.waits));
         self.tasks.spawn(async move {
             let (_open, mut stopped) = waits.open(inbound.id.clone());
             // Progress goes through this task, so that nothing follows the answer or a cancel.
             let (tell, mut progress) = mpsc::channel(PROGRESS_MAX);
-            let context = Context {
-                caller,
-                since: None,
-                headers: None,
-                progress: Some(tell),
-            };
+            context.progress = Some(tell);
             let answer = endpoint.answer(inbound, context);
             tokio::pin!(answer);
             let outgoing = loop {

@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -32,6 +32,8 @@ use crate::{
 pub struct Application {
     shared: Shared,
     endpoint: Endpoint,
+    /// The endpoint's routes.
+    mcp: Router,
     settings: Arc<Settings>,
 }
 
@@ -78,22 +80,26 @@ impl Application {
         let surface = Rest::default().body_bytes_max(settings.body_bytes_max);
         let shared = Shared::new(engine, agent_keys, gate, operations, surface, openapi);
         let endpoint = endpoint(&shared, &settings)?;
+        let options = HttpOptions {
+            allowed_hosts: settings.allowed_hosts.clone(),
+            allowed_origins: settings.allowed_origins.clone(),
+            ..HttpOptions::default()
+        };
+        let authenticate = Arc::new(Credentials::new(shared.clone()));
+        let mcp = endpoint
+            .router(authenticate, options)
+            .map_err(|error| Error::Settings(error.to_string()))?;
         Ok(Self {
             shared,
             endpoint,
+            mcp,
             settings: Arc::new(settings),
         })
     }
 
     /// REST under `/api/v1`, MCP at `/mcp`, and the probes.
     pub fn router(&self) -> Router {
-        let options = HttpOptions {
-            allowed_hosts: self.settings.allowed_hosts.clone(),
-            allowed_origins: self.settings.allowed_origins.clone(),
-            ..HttpOptions::default()
-        };
-        let authenticate = Arc::new(Credentials::new(self.shared.clone()));
-        let mcp = self.endpoint.router(authenticate, options);
+        let mcp = self.mcp.clone();
         rest::router(self.shared.clone(), self.settings.body_bytes_max, mcp)
     }
 
@@ -148,12 +154,14 @@ fn endpoint(shared: &Shared, settings: &Settings) -> Result<Endpoint, Error> {
     let mut limits = Limits::default();
     limits.framing.message_bytes_max = settings.body_bytes_max;
     limits.drain_for = settings.drain_for;
+    let gate = shared.clone();
     Endpoint::builder(shared.engine.clone())
         .title("Counterfoil")
         .server("counterfoil", env!("CARGO_PKG_VERSION"))
         .instructions(INSTRUCTIONS)
         .meta_prefix(&settings.meta_prefix)
         .limits(limits)
+        .limiter(move |caller| gate.gate.count(&caller.principal))
         .tools(tools(shared))
         .build()
         .map_err(|error| Error::Settings(error.to_string()))
@@ -174,11 +182,17 @@ impl Authenticate for Credentials {
     fn authenticate<'a>(
         &'a self,
         headers: &'a HeaderMap,
+        remote: Option<SocketAddr>,
     ) -> BoxFuture<'a, Result<Caller, AuthError>> {
         Box::pin(async move {
-            let header = headers.get(header::AUTHORIZATION);
-            let text = header.and_then(|value| value.to_str().ok());
-            match self.shared.gate.admit(text, None).await {
+            let mut lines = headers.get_all(header::AUTHORIZATION).iter();
+            let header = lines.next();
+            if lines.next().is_some() {
+                return Err(AuthError::Invalid);
+            }
+            let text = header.map(|value| value.to_str().unwrap_or_default());
+            let remote = remote.map(|address| address.ip());
+            match self.shared.gate.admit(text, remote).await {
                 Ok(key) => Ok(self.shared.gate.caller(&key)),
                 Err(Refused::Unauthorized) if header.is_none() => Err(AuthError::Missing),
                 Err(Refused::Unauthorized) => Err(AuthError::Invalid),

@@ -39,12 +39,24 @@ impl Gate {
 
     /// The principal of an `Authorization` header. Its row is read now: a revocation is in force
     /// with the next request, whichever process it was made in.
+    ///
+    /// A request without the header guesses nothing, so that it is neither counted nor limited.
+    /// Too many failures of one address keep it from the database; credentials that were valid a
+    /// moment ago still get through, because others may share the address.
     pub(crate) async fn admit(
         &self,
         authorization: Option<&str>,
         remote: Option<IpAddr>,
     ) -> Result<AgentKey, Refused> {
-        let credential = authorization.and_then(bearer).and_then(Credential::parse);
+        let Some(authorization) = authorization else {
+            return Err(Refused::Unauthorized);
+        };
+        let credential = bearer(authorization).and_then(Credential::parse);
+        if !self.limiter.is_known(authorization) {
+            self.limiter
+                .may_fail(remote)
+                .map_err(Refused::RateLimited)?;
+        }
         let found = match &credential {
             None => None,
             Some(credential) => match self.keys.authenticate(credential).await {
@@ -60,13 +72,18 @@ impl Gate {
             },
         };
         let Some(key) = found else {
+            self.limiter.forget(authorization);
             self.limiter.failure(remote).map_err(Refused::RateLimited)?;
             return Err(Refused::Unauthorized);
         };
-        self.limiter
-            .call(key.id.as_str())
-            .map_err(Refused::RateLimited)?;
+        self.limiter.know(authorization);
+        self.count(&key.id).map_err(Refused::RateLimited)?;
         Ok(key)
+    }
+
+    /// Counts a call of `principal`; `Err` says when to try again.
+    pub(crate) fn count(&self, principal: &PrincipalId) -> Result<(), Duration> {
+        self.limiter.call(principal.as_str())
     }
 
     /// The principal as the engine knows it.

@@ -2,7 +2,8 @@ use std::{
     hash::{BuildHasher as _, Hash, RandomState},
     net::IpAddr,
     num::NonZeroU32,
-    time::Duration,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
 };
 
 use governor::{
@@ -35,6 +36,9 @@ const FAILURES: Rate = Rate {
     burst: 50,
 };
 
+/// How many buckets there are for addresses that fail, and for credentials that were valid.
+const SLOTS: usize = 16_384;
+
 type Buckets = RateLimiter<u16, DashMapStateStore<u16>, DefaultClock>;
 
 /// Limits by principal, and failed authentications by remote address. Both are hashed into 65,536
@@ -43,7 +47,12 @@ type Buckets = RateLimiter<u16, DashMapStateStore<u16>, DefaultClock>;
 pub(crate) struct Limiter {
     principals: Option<Buckets>,
     failures: Option<Buckets>,
+    /// Until when an address has failed enough, in milliseconds since the start.
+    barred: Box<[AtomicU64]>,
+    /// A hash of the last valid credential of each bucket, never the credential.
+    known: Box<[AtomicU64]>,
     seed: RandomState,
+    start: Instant,
     clock: DefaultClock,
 }
 
@@ -52,6 +61,9 @@ impl Limiter {
         Self {
             principals: buckets(rate),
             failures: buckets(FAILURES),
+            barred: slots(),
+            known: slots(),
+            start: Instant::now(),
             seed: RandomState::new(),
             clock: DefaultClock::default(),
         }
@@ -64,12 +76,48 @@ impl Limiter {
 
     /// Counts a failed authentication; `Err` says when to try again.
     pub(crate) fn failure(&self, remote: Option<IpAddr>) -> Result<(), Duration> {
-        // Whoever has one IPv6 address has the whole network of 64 bits.
-        let network = remote.map(|address| match address {
-            IpAddr::V4(v4) => u128::from(v4.to_bits()),
-            IpAddr::V6(v6) => v6.to_bits() >> 64 << 64,
-        });
-        self.check(self.failures.as_ref(), &network)
+        let network = network(remote);
+        let counted = self.check(self.failures.as_ref(), &network);
+        if let Err(wait) = counted {
+            let until = self.millis().saturating_add(millis(wait));
+            let barred = slot(&self.barred, self.seed.hash_one(network));
+            barred.fetch_max(until, Ordering::Relaxed);
+        }
+        counted
+    }
+
+    /// Whether an address may fail once more, without counting anything; `Err` says when.
+    pub(crate) fn may_fail(&self, remote: Option<IpAddr>) -> Result<(), Duration> {
+        let barred = slot(&self.barred, self.seed.hash_one(network(remote)));
+        let left = barred.load(Ordering::Relaxed).saturating_sub(self.millis());
+        if left == 0 {
+            Ok(())
+        } else {
+            Err(Duration::from_millis(left))
+        }
+    }
+
+    /// Whether this very credential was valid when it was last seen.
+    pub(crate) fn is_known(&self, credential: &str) -> bool {
+        let hash = self.seed.hash_one(credential);
+        slot(&self.known, hash).load(Ordering::Relaxed) == hash
+    }
+
+    /// Remembers that a credential is valid.
+    pub(crate) fn know(&self, credential: &str) {
+        let hash = self.seed.hash_one(credential);
+        slot(&self.known, hash).store(hash, Ordering::Relaxed);
+    }
+
+    /// It is valid no more.
+    pub(crate) fn forget(&self, credential: &str) {
+        let hash = self.seed.hash_one(credential);
+        let slot = slot(&self.known, hash);
+        let _ = slot.compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn millis(&self) -> u64 {
+        millis(self.start.elapsed())
     }
 
     fn check(&self, buckets: Option<&Buckets>, who: &impl Hash) -> Result<(), Duration> {
@@ -82,6 +130,30 @@ impl Limiter {
             .check_key(&bucket)
             .map_err(|not_until| not_until.wait_time_from(self.clock.now()))
     }
+}
+
+/// Whoever has one IPv6 address has the whole network of 64 bits.
+fn network(remote: Option<IpAddr>) -> Option<u128> {
+    remote.map(|address| match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits() >> 64 << 64,
+    })
+}
+
+fn slot(slots: &[AtomicU64], hash: u64) -> &AtomicU64 {
+    let place = usize::try_from(hash % SLOTS as u64).unwrap_or(0);
+    &slots[place]
+}
+
+fn slots() -> Box<[AtomicU64]> {
+    std::iter::repeat_with(|| AtomicU64::new(0))
+        .take(SLOTS)
+        .collect()
+}
+
+/// Whole milliseconds, rounded up.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
 fn buckets(rate: Rate) -> Option<Buckets> {
@@ -127,5 +199,21 @@ mod tests {
             .count();
         assert!((50..60).contains(&first), "{first}");
         assert!(limiter.failure(address("192.0.2.1")).is_ok());
+        // It is known before anything is read, and only of that network.
+        assert!(limiter.may_fail(address("2001:db8::7")).is_err());
+        assert!(limiter.may_fail(address("192.0.2.1")).is_ok());
+        assert!(limiter.may_fail(None).is_ok());
+    }
+
+    #[test]
+    fn a_credential_is_known_until_it_fails() {
+        let limiter = Limiter::new(Rate::default());
+        assert!(!limiter.is_known("Bearer a"));
+        limiter.know("Bearer a");
+        assert!(limiter.is_known("Bearer a") && !limiter.is_known("Bearer b"));
+        limiter.forget("Bearer b");
+        assert!(limiter.is_known("Bearer a"));
+        limiter.forget("Bearer a");
+        assert!(!limiter.is_known("Bearer a"));
     }
 }

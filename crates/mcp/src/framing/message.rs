@@ -46,6 +46,8 @@ pub struct Request<'a> {
     pub method: Cow<'a, str>,
     /// Its parameters.
     pub params: Option<&'a RawValue>,
+    /// Names of members that JSON-RPC does not have. They mean nothing here.
+    pub others: Vec<String>,
 }
 
 /// A notification.
@@ -159,7 +161,16 @@ fn read_one(text: &str, limits: FramingLimits) -> Result<Message<'_>, Unreadable
     let (method, params) = (method.0, find("params"));
     match id {
         None => Ok(Message::Notification(Notification { method, params })),
-        Some(Some(id)) => Ok(Message::Request(Request { id, method, params })),
+        Some(Some(id)) => Ok(Message::Request(Request {
+            id,
+            method,
+            params,
+            others: members
+                .iter()
+                .filter(|(name, _)| !matches!(&**name, "jsonrpc" | "id" | "method" | "params"))
+                .map(|(name, _)| name.to_string())
+                .collect(),
+        })),
         Some(None) => Err(Unreadable::invalid(
             None,
             "`id` must be a string or an integer",

@@ -3,12 +3,12 @@
 mod guard;
 mod stream;
 
-use std::sync::Arc;
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Router,
     body::Body,
-    extract::{Request, State},
+    extract::{ConnectInfo, Request, State},
     response::{IntoResponse, Response},
     routing::{any, get},
 };
@@ -17,13 +17,14 @@ use counterfoil_core::Code;
 use counterfoil_engine::Caller;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     AuthError, Authenticate, Endpoint, Limits,
     endpoint::{Context, Inbound, Outgoing, WaitKey},
     era::{self, HeaderFacts, LEGACY},
     framing::{Incoming, Message, Notification, RpcError, Unreadable, codes, error_text, read},
+    key::names_a_key,
     say::whole_seconds,
     stdio::{cancelled_id, joined},
 };
@@ -32,16 +33,38 @@ use guard::{Accepts, Guard};
 /// What the HTTP side needs to know.
 #[derive(Clone, Debug, Default)]
 pub struct HttpOptions {
-    /// Host names that clients may address beside the loopback ones, without a port.
+    /// Host names that clients may address beside the loopback ones. An entry with a port
+    /// (`mcp.example:8443`) means that port only, one without means all. No wildcards.
     pub allowed_hosts: Vec<String>,
     /// Origins (`https://app.example`) that web pages may call from, beside those of the hosts
-    /// above.
+    /// above. Case, a slash at the end and the usual port do not count. No wildcards.
     pub allowed_origins: Vec<String>,
     /// The address clients know this endpoint by, such as `https://mcp.example/mcp`. Without it
     /// the metadata names the host that was asked.
     pub public_url: Option<String>,
     /// Authorization servers whose tokens [`Authenticate`] takes. Named in the metadata.
     pub authorization_servers: Vec<String>,
+}
+
+/// What is wrong with [`HttpOptions`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidHttpOptions {
+    /// An entry of the allowed hosts.
+    #[error("`{entry}` cannot be an allowed host: {why}")]
+    Host {
+        /// The entry.
+        entry: String,
+        /// Why.
+        why: &'static str,
+    },
+    /// An entry of the allowed origins.
+    #[error("`{entry}` cannot be an allowed origin: {why}")]
+    Origin {
+        /// The entry.
+        entry: String,
+        /// Why.
+        why: &'static str,
+    },
 }
 
 const METADATA: &str = "/.well-known/oauth-protected-resource";
@@ -57,18 +80,25 @@ struct Shared {
 impl Endpoint {
     /// Routes for `/mcp` and the metadata of its protection (RFC 9728). Every request is checked
     /// for its host and origin, then authenticated, before its body is read.
-    pub fn router(&self, authenticate: Arc<dyn Authenticate>, options: HttpOptions) -> Router {
+    ///
+    /// # Errors
+    /// [`InvalidHttpOptions`] names the entry that can match nothing, or too much.
+    pub fn router(
+        &self,
+        authenticate: Arc<dyn Authenticate>,
+        options: HttpOptions,
+    ) -> Result<Router, InvalidHttpOptions> {
         let shared = Arc::new(Shared {
             endpoint: self.clone(),
             authenticate,
-            guard: Guard::new(&options),
+            guard: Guard::new(&options)?,
             options,
         });
-        Router::new()
+        Ok(Router::new()
             .route("/mcp", any(serve))
             .route(METADATA, get(metadata))
             .route(&format!("{METADATA}/mcp"), get(metadata))
-            .with_state(shared)
+            .with_state(shared))
     }
 }
 
@@ -84,13 +114,15 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
         response.headers_mut().insert(header::ALLOW, allow);
         return response;
     }
-    let caller = match shared.authenticate.authenticate(request.headers()).await {
+    let remote = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let remote = remote.map(|ConnectInfo(address)| *address);
+    let authenticate = &shared.authenticate;
+    let caller = match authenticate.authenticate(request.headers(), remote).await {
         Ok(caller) => caller,
         Err(error) => {
             return shared.unauthenticated(&error, request.headers(), request.uri());
         }
     };
-    let since = tokio::time::Instant::now();
     if let Err(response) = guard::content_type(request.headers()) {
         return *response;
     }
@@ -106,8 +138,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
     let exchange = Exchange {
         shared,
         caller,
-        since,
-        headers: Arc::new(facts(&parts.headers)),
+        headers: Arc::new(facts(&parts.headers, &parts.uri)),
         accepts,
     };
     exchange.body(&body).await
@@ -124,22 +155,42 @@ async fn whole(body: Body, limits: Limits) -> Result<Bytes, Box<Response>> {
             let why = format!("the body is larger than {size} bytes");
             refused(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge, &why)
         }
+        Ok(Err(error)) if timed_out(error.as_ref()) => Err(Box::new(slow())),
         Ok(Err(_)) => {
             let why = "the body broke off";
             refused(StatusCode::BAD_REQUEST, Code::MalformedRequest, why)
         }
-        Err(_) => {
-            let why = "the body took too long";
-            refused(StatusCode::REQUEST_TIMEOUT, Code::MalformedRequest, why)
-        }
+        Err(_) => Err(Box::new(slow())),
     }
+}
+
+/// Whether a body ended because the server that reads it would wait no longer.
+fn timed_out(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<io::Error>();
+        if io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn slow() -> Response {
+    let data = json!({
+        "code": Code::MalformedRequest.as_str(),
+        "retryable": true,
+        "next_action": "Send the same call with the same key",
+    });
+    let why = "the body did not arrive in time; nothing was done";
+    with_facts(StatusCode::REQUEST_TIMEOUT, data, why)
 }
 
 /// One authenticated request.
 struct Exchange {
     shared: Arc<Shared>,
     caller: Caller,
-    since: tokio::time::Instant,
     headers: Arc<HeaderFacts>,
     accepts: Accepts,
 }
@@ -162,10 +213,11 @@ impl Exchange {
         }
     }
 
-    fn context(&self) -> Context {
+    /// `counted`: the first request is counted with the HTTP request it came in.
+    fn context(&self, counted: bool) -> Context {
         Context {
             caller: self.caller.clone(),
-            since: Some(self.since),
+            counted,
             headers: Some(Arc::clone(&self.headers)),
             progress: None,
         }
@@ -206,10 +258,10 @@ impl Exchange {
                 });
             }
             let wait_key = self.wait_key(inbound.id.clone());
-            return stream::serve(endpoint, inbound, self.context(), wait_key);
+            return stream::serve(endpoint, inbound, self.context(true), wait_key);
         }
         let wait_key = self.wait_key(inbound.id.clone());
-        let context = self.context();
+        let context = self.context(true);
         let answer = endpoint.answer(inbound, context);
         let outgoing = match wait_key {
             None => answer.await,
@@ -252,6 +304,7 @@ impl Exchange {
         }
         let endpoint = &self.shared.endpoint;
         let mut answers = Vec::new();
+        let mut counted = true;
         for message in messages {
             match message {
                 Err(unreadable) => {
@@ -259,7 +312,8 @@ impl Exchange {
                 }
                 Ok(Message::Request(request)) => match endpoint.inbound(request) {
                     Ok(inbound) => {
-                        answers.push(endpoint.answer(inbound, self.context()).await.text);
+                        let context = self.context(std::mem::take(&mut counted));
+                        answers.push(endpoint.answer(inbound, context).await.text);
                     }
                     Err(unreadable) => {
                         answers.push(error_text(unreadable.id.as_ref(), &unreadable.error));
@@ -276,7 +330,7 @@ impl Exchange {
     }
 }
 
-fn facts(headers: &HeaderMap) -> HeaderFacts {
+fn facts(headers: &HeaderMap, uri: &http::Uri) -> HeaderFacts {
     let text = |name: &str| {
         let value = headers.get(name)?.to_str().ok()?;
         Some(value.trim().to_owned())
@@ -292,10 +346,25 @@ fn facts(headers: &HeaderMap) -> HeaderFacts {
         version: text("mcp-protocol-version"),
         method: text("mcp-method"),
         name: text("mcp-name"),
-        key: headers.contains_key("idempotency-key"),
+        key: key_outside(headers, uri),
         params: params.collect(),
         session: text("mcp-session-id"),
     }
+}
+
+/// Where a key stands that no MCP call can have: in a header or in the query.
+fn key_outside(headers: &HeaderMap, uri: &http::Uri) -> Option<&'static str> {
+    let is_key = |name: &str| {
+        let bare = name.strip_prefix("x-").unwrap_or(name);
+        names_a_key(bare)
+    };
+    if headers.keys().any(|name| is_key(name.as_str())) {
+        return Some("in an HTTP header of an MCP call");
+    }
+    let mut parameters = uri.query().unwrap_or_default().split('&');
+    parameters
+        .any(|parameter| names_a_key(parameter.split('=').next().unwrap_or_default()))
+        .then_some("in the query of an MCP call")
 }
 
 fn json_response(status: StatusCode, text: Bytes) -> Response {
@@ -316,9 +385,27 @@ fn refuse(unreadable: &Unreadable) -> Response {
 
 /// A refusal of HTTP's own, in the shape of a JSON-RPC error without an id.
 fn plain(status: StatusCode, code: Code, why: &str) -> Response {
-    let error = RpcError::new(codes::INVALID_REQUEST, why.to_owned())
-        .with_data(json!({"code": code.as_str()}));
+    with_facts(status, json!({"code": code.as_str()}), why)
+}
+
+fn with_facts(status: StatusCode, data: Value, why: &str) -> Response {
+    let error = RpcError::new(codes::INVALID_REQUEST, why.to_owned()).with_data(data);
     json_response(status, error_text(None, &error))
+}
+
+/// A refusal of HTTP's own that ends by itself.
+fn for_now(status: StatusCode, code: Code, why: &str, retry_after: Duration) -> Response {
+    let millis = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
+    let data = json!({
+        "code": code.as_str(),
+        "retryable": true,
+        "retry_after_ms": millis.max(1),
+        "next_action": "Wait, then send the same call with the same key",
+    });
+    let mut response = with_facts(status, data, why);
+    let seconds = HeaderValue::from(whole_seconds(retry_after));
+    response.headers_mut().insert(header::RETRY_AFTER, seconds);
+    response
 }
 
 async fn metadata(State(shared): State<Arc<Shared>>, request: Request) -> Response {
@@ -349,39 +436,36 @@ impl Shared {
     }
 
     fn unauthenticated(&self, error: &AuthError, headers: &HeaderMap, uri: &http::Uri) -> Response {
-        let (status, code) = match error {
-            AuthError::Missing | AuthError::Invalid => {
-                (StatusCode::UNAUTHORIZED, Code::Unauthorized)
-            }
-            AuthError::Forbidden => (StatusCode::FORBIDDEN, Code::Forbidden),
-            AuthError::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, Code::RateLimited),
-            AuthError::Unavailable { .. } => (StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable),
-        };
-        let mut response = plain(status, code, &error.to_string());
+        let why = error.to_string();
         match error {
-            AuthError::Missing | AuthError::Invalid => {
-                let resource = self.resource(headers, uri);
-                let origin = resource.trim_end_matches("/mcp");
-                let problem = match error {
-                    AuthError::Invalid => "error=\"invalid_token\", ",
-                    AuthError::Missing
-                    | AuthError::Forbidden
-                    | AuthError::RateLimited { .. }
-                    | AuthError::Unavailable { .. } => "",
-                };
-                let challenge =
-                    format!("Bearer {problem}resource_metadata=\"{origin}{METADATA}/mcp\"");
-                if let Ok(challenge) = HeaderValue::try_from(challenge) {
-                    response
-                        .headers_mut()
-                        .insert(header::WWW_AUTHENTICATE, challenge);
-                }
+            AuthError::Missing => self.challenged("", &why, headers, uri),
+            AuthError::Invalid => self.challenged("error=\"invalid_token\", ", &why, headers, uri),
+            AuthError::Forbidden => plain(StatusCode::FORBIDDEN, Code::Forbidden, &why),
+            AuthError::RateLimited { retry_after } => {
+                let status = StatusCode::TOO_MANY_REQUESTS;
+                for_now(status, Code::RateLimited, &why, *retry_after)
             }
-            AuthError::RateLimited { retry_after } | AuthError::Unavailable { retry_after } => {
-                let seconds = HeaderValue::from(whole_seconds(*retry_after));
-                response.headers_mut().insert(header::RETRY_AFTER, seconds);
+            AuthError::Unavailable { retry_after } => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                for_now(status, Code::Unavailable, &why, *retry_after)
             }
-            AuthError::Forbidden => {}
+        }
+    }
+
+    fn challenged(
+        &self,
+        problem: &str,
+        why: &str,
+        headers: &HeaderMap,
+        uri: &http::Uri,
+    ) -> Response {
+        let mut response = plain(StatusCode::UNAUTHORIZED, Code::Unauthorized, why);
+        let resource = self.resource(headers, uri);
+        let origin = resource.trim_end_matches("/mcp");
+        let challenge = format!("Bearer {problem}resource_metadata=\"{origin}{METADATA}/mcp\"");
+        if let Ok(challenge) = HeaderValue::try_from(challenge) {
+            let headers = response.headers_mut();
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
         response
     }

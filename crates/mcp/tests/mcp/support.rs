@@ -1,4 +1,5 @@
 use std::{
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -65,7 +66,13 @@ pub struct Stage {
 impl Authority for Stage {
     fn check(&self) -> BoxFuture<'_, Result<(), Denied>> {
         let authorized = self.authorized.load(Ordering::SeqCst);
-        Box::pin(async move { if authorized { Ok(()) } else { Err(Denied::Withdrawn) } })
+        Box::pin(async move {
+            if authorized {
+                Ok(())
+            } else {
+                Err(Denied::Withdrawn)
+            }
+        })
     }
 }
 
@@ -83,6 +90,7 @@ impl Authenticate for Stage {
     fn authenticate<'a>(
         &'a self,
         headers: &'a HeaderMap,
+        _: Option<SocketAddr>,
     ) -> BoxFuture<'a, Result<Caller, AuthError>> {
         Box::pin(async move {
             let retry_after = Duration::from_millis(1500);
@@ -288,7 +296,7 @@ impl Server {
             allowed_hosts: vec!["mcp.example".to_owned()],
             ..HttpOptions::default()
         };
-        let router = endpoint.router(Arc::new(stage.clone()), options);
+        let router = endpoint.router(Arc::new(stage.clone()), options).unwrap();
         Self {
             endpoint,
             router,

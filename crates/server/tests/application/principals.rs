@@ -168,7 +168,11 @@ async fn an_admin_that_rotates_its_own_key_gets_the_answer() {
     let rotated = app.post(&path).bearer(&app.admin).key("r").send().await;
     assert_eq!(rotated.status, 200);
     let new = rotated.json()["key"].as_str().unwrap().to_owned();
-    let list = |credential: &str| app.ask(Method::GET, "/api/v1/notes").bearer(credential).send();
+    let list = |credential: &str| {
+        app.ask(Method::GET, "/api/v1/notes")
+            .bearer(credential)
+            .send()
+    };
     list(&app.admin).await.problem(401, "unauthorized");
     assert_eq!(list(&new).await.status, 200);
 }
