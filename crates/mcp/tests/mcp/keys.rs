@@ -1,7 +1,8 @@
+use axum::body::Body;
 use counterfoil_mcp::{Ending, Endpoint, Tool};
 use serde_json::{Value, json};
 
-use crate::support::{ERAS, Era, Server, without_meta};
+use crate::support::{Client, ERAS, Era, Server, without_meta};
 
 #[tokio::test]
 async fn i2_the_same_key_runs_once_and_replays_byte_for_byte() {
@@ -86,10 +87,17 @@ async fn field_16_the_key_beside_the_arguments_is_the_key_among_them() {
         .result();
     assert_eq!(among["_meta"]["dev.counterfoil/replayed"], json!(true));
     assert_eq!(first["structuredContent"], among["structuredContent"]);
-    // Among them wins over beside them.
-    let both = json!({"name": "send", "arguments": {"to": "ann", "idempotency_key": "k"}, "idempotencyKey": "other"});
-    let both = client.call(both).await.result();
-    assert_eq!(both["_meta"]["dev.counterfoil/replayed"], json!(true));
+    // Both may be there if they are the same; of two different ones neither is ignored.
+    let both = |beside: Value| json!({"name": "send", "arguments": {"to": "ann", "idempotency_key": "k"}, "idempotencyKey": beside});
+    let same = client.call(both(json!("k"))).await.result();
+    assert_eq!(same["_meta"]["dev.counterfoil/replayed"], json!(true));
+    for other in [json!("other"), json!(7), json!("")] {
+        let error = client.call(both(other)).await.error();
+        assert_eq!(error["code"], json!(-32602));
+        assert_eq!(error["data"]["code"], json!("invalid_key"));
+        let told = error["message"].as_str().unwrap();
+        assert!(told.contains("two different keys"), "{told}");
+    }
     assert_eq!(server.sent(), 1);
 }
 
@@ -106,17 +114,60 @@ async fn field_16_a_key_in_a_place_that_is_not_accepted_is_refused() {
                 json!({"name": tool, "arguments": {"idempotency-key": "k"}}),
                 json!({"name": tool, "arguments": {}, "_meta": {"idempotency_key": "k"}}),
                 json!({"name": tool, "arguments": {}, "_meta": {"idempotencyKey": "k"}}),
+                json!({"name": tool, "arguments": {}, "IDEMPOTENCY_KEY": "k"}),
+                json!({"name": tool, "arguments": {"idempotencykey": "k", "idempotency_key": "k"}}),
+                json!({"name": tool, "arguments": {"dev.counterfoil/idempotency-key": "k"}}),
             ] {
-                let error = client.call(params.clone()).await.error();
-                assert_eq!(error["code"], json!(-32602), "{params}");
-                assert_eq!(error["data"]["code"], json!("invalid_key"), "{params}");
+                misplaced(&client, params).await;
             }
-            let header = client.clone().with("idempotency-key", "k");
-            let error = header.keyed(tool, "k", json!({})).await.error();
+            // Under another prefix or spelling, also beside a good key.
+            for name in [
+                "assay/idempotency-key",
+                "Dev.Counterfoil/idempotency-key",
+                "dev.counterfoil/idempotencyKey",
+                "dev.counterfoil/Idempotency-Key",
+                "dev.counterfoil/idempotency_key",
+                "IDEMPOTENCY_KEY",
+            ] {
+                for good in ["dev.counterfoil/idempotency-key", "other"] {
+                    let meta = json!({name: "k", good: "k"});
+                    let arguments = json!({"idempotency_key": "k"});
+                    let params = json!({"name": tool, "arguments": arguments, "_meta": meta});
+                    misplaced(&client, params).await;
+                }
+            }
+            for header in ["idempotency-key", "x-idempotency-key"] {
+                let header = client.clone().with(header, "k");
+                let error = header.keyed(tool, "k", json!({})).await.error();
+                assert_eq!(error["data"]["code"], json!("invalid_key"));
+            }
+            // Beside the parameters, and in the address.
+            let good = json!({"name": tool, "arguments": {"idempotency_key": "k"}});
+            let mut body = client.body("tools/call", good);
+            let plain = body.to_string();
+            body["idempotencyKey"] = json!("k");
+            let error = client.raw(body.to_string()).await.error();
+            assert_eq!(error["data"]["code"], json!("invalid_key"));
+            let told = error["message"].as_str().unwrap();
+            assert!(told.contains("beside `params`"), "{told}");
+            let query = client
+                .request(plain.as_bytes())
+                .uri("/mcp?idempotency_key=k");
+            let query = query.body(Body::from(plain)).unwrap();
+            let error = client.send(query).await.error();
             assert_eq!(error["data"]["code"], json!("invalid_key"));
         }
         assert_eq!((server.sent(), server.store.receipts().len()), (0, 0));
     }
+}
+
+/// The call is refused, and told where a key belongs.
+async fn misplaced(client: &Client, params: Value) {
+    let error = client.call(params.clone()).await.error();
+    assert_eq!(error["code"], json!(-32602), "{params}");
+    assert_eq!(error["data"]["code"], json!("invalid_key"), "{params}");
+    let told = error["message"].as_str().unwrap();
+    assert!(told.contains("dev.counterfoil/idempotency-key"), "{told}");
 }
 
 #[tokio::test]
@@ -255,7 +306,8 @@ async fn another_meta_prefix_is_used_throughout() {
     );
     // The default prefix is somebody else's now.
     let error = client.meta_keyed("send", "k", json!({})).await.error();
-    assert_eq!(error["data"]["code"], json!("idempotency_key_required"));
+    assert_eq!(error["data"]["code"], json!("invalid_key"));
+    assert!(error["message"].as_str().unwrap().contains("assay/"));
 }
 
 #[test]

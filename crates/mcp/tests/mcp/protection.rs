@@ -1,6 +1,17 @@
-use axum::body::Body;
-use http::{Method, Request};
-use serde_json::json;
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{body::Body, extract::ConnectInfo};
+use counterfoil_engine::{Caller, store::BoxFuture};
+use counterfoil_mcp::{AuthError, Authenticate, HttpOptions};
+use http::{HeaderMap, Method, Request};
+use serde_json::{Value, json};
 
 use crate::support::{Era, Server};
 
@@ -53,6 +64,218 @@ async fn only_known_hosts_and_origins_get_through() {
     }
 }
 
+/// A request with these lines as well, two of a name if there are two.
+fn with_lines(target: &str, lines: &[(&str, &str)]) -> Request<Body> {
+    let mut request = request(&[("host", "")]);
+    *request.uri_mut() = target.parse().unwrap();
+    for (name, value) in lines {
+        let name: http::HeaderName = name.parse().unwrap();
+        request.headers_mut().append(name, value.parse().unwrap());
+    }
+    request
+}
+
+#[tokio::test]
+async fn a_request_names_one_host_and_at_most_one_origin() {
+    let server = Server::new();
+    let client = server.client(Era::Legacy);
+    let local = ("host", "localhost");
+    let origin = ("origin", "http://localhost");
+    for (target, lines, status) in [
+        ("/mcp", &[local][..], 200),
+        ("/mcp", &[local, ("host", "evil.example")], 403),
+        ("/mcp", &[local, local], 403),
+        ("/mcp", &[local, origin], 200),
+        (
+            "/mcp",
+            &[local, origin, ("origin", "http://evil.example")],
+            403,
+        ),
+        ("/mcp", &[local, origin, origin], 403),
+        ("http://localhost/mcp", &[local], 200),
+        ("http://LOCALHOST:80/mcp", &[local], 200),
+        ("http://localhost:81/mcp", &[local], 403),
+        ("http://evil.example/mcp", &[local], 403),
+        ("http://evil@localhost/mcp", &[local], 403),
+        ("http://evil.example/mcp", &[], 403),
+        ("http://localhost:9/mcp", &[], 200),
+    ] {
+        let got = client.send(with_lines(target, lines)).await;
+        assert_eq!(got.status, status, "{target} {lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn allowed_hosts_and_origins_are_what_they_say() {
+    let server = Server::new();
+    let texts = |entries: &[&str]| entries.iter().map(|e| (*e).to_owned()).collect();
+    let options = |hosts: &[&str], origins: &[&str]| HttpOptions {
+        allowed_hosts: texts(hosts),
+        allowed_origins: texts(origins),
+        ..HttpOptions::default()
+    };
+    let router = |options| {
+        server
+            .endpoint
+            .router(Arc::new(server.stage.clone()), options)
+    };
+    let mut client = server.client(Era::Legacy);
+    client.router = router(options(
+        &[
+            "MCP.example:8443",
+            "any.example",
+            "[2001:DB8:0::1]:9",
+            "web.example:443",
+        ],
+        &[
+            "HTTPS://App.example/",
+            "vscode-webview://panel",
+            "http://x.example:80",
+        ],
+    ))
+    .unwrap();
+    for (headers, status) in [
+        (&[("host", "mcp.example:8443")][..], 200),
+        (&[("host", "mcp.example")], 403),
+        (&[("host", "mcp.example:8444")], 403),
+        (&[("host", "any.example")], 200),
+        (&[("host", "any.example:1")], 200),
+        (&[("host", "[2001:db8::1]:9")], 200),
+        (&[("host", "[2001:db8::1]")], 403),
+        (&[("host", "web.example")], 200),
+        (&[("host", "web.example:444")], 403),
+        (&[("origin", "https://mcp.example:8443")], 200),
+        (&[("origin", "https://mcp.example")], 403),
+        (&[("origin", "https://app.example")], 200),
+        (&[("origin", "https://APP.example:443")], 200),
+        (&[("origin", "http://app.example")], 403),
+        (&[("origin", "https://app.example:444")], 403),
+        (&[("origin", "https://app.example/x")], 403),
+        (&[("origin", "vscode-webview://panel")], 200),
+        (&[("origin", "http://x.example")], 200),
+    ] {
+        let got = client.send(request(headers)).await;
+        assert_eq!(got.status, status, "{headers:?}");
+    }
+    let told = |options| router(options).err().map(|error| error.to_string());
+    for (host, why) in [
+        ("*", "no wildcards"),
+        ("*.example", "no wildcards"),
+        ("a.example,b.example", "it is a list"),
+        ("a.example b.example", "it is a list"),
+        ("https://a.example", "without scheme"),
+        ("a.example:99999", "must be a host name"),
+        ("::1", "must be a host name"),
+        ("me@a.example", "must be a host name"),
+        ("", "must be a host name"),
+    ] {
+        let error = told(options(&[host], &[])).expect(host);
+        assert!(error.contains(why) && error.contains(host), "{error}");
+    }
+    for (origin, why) in [
+        ("*", "no wildcards"),
+        ("https://a.example, https://b.example", "it is a list"),
+        ("a.example", "a scheme and a host"),
+        ("null", "a scheme and a host"),
+        ("https://a.example/app", "a scheme and a host"),
+        ("https://me@a.example", "a scheme and a host"),
+        ("https://", "a scheme and a host"),
+    ] {
+        let error = told(options(&[], &[origin])).expect(origin);
+        assert!(error.contains(why) && error.contains(origin), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_other_end_of_the_connection_is_told_to_the_authentication() {
+    struct Remote(Mutex<Vec<Option<SocketAddr>>>);
+    impl Authenticate for Remote {
+        fn authenticate<'a>(
+            &'a self,
+            _: &'a HeaderMap,
+            remote: Option<SocketAddr>,
+        ) -> BoxFuture<'a, Result<Caller, AuthError>> {
+            self.0.lock().unwrap().push(remote);
+            Box::pin(async { Err(AuthError::Missing) })
+        }
+    }
+    let server = Server::new();
+    let remote = Arc::new(Remote(Mutex::default()));
+    let mut client = server.client(Era::Legacy);
+    let routes = server
+        .endpoint
+        .router(Arc::clone(&remote) as _, HttpOptions::default());
+    client.router = routes.unwrap();
+    let address: SocketAddr = "192.0.2.7:9".parse().unwrap();
+    let mut asked = request(&[]);
+    asked.extensions_mut().insert(ConnectInfo(address));
+    assert_eq!(client.send(asked).await.status, 401);
+    assert_eq!(client.send(request(&[])).await.status, 401);
+    assert_eq!(*remote.0.lock().unwrap(), [Some(address), None]);
+}
+
+#[tokio::test]
+async fn every_request_of_a_batch_is_counted() {
+    let left = Arc::new(AtomicU64::new(2));
+    let server = Server::with(|builder| {
+        let left = Arc::clone(&left);
+        builder.limiter(move |caller| {
+            assert_eq!(caller.principal.as_str(), "alice");
+            let take = |n: u64| n.checked_sub(1);
+            let taken = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
+            taken.map(|_| ()).map_err(|_| Duration::from_millis(1500))
+        })
+    });
+    let client = server.client(Era::Legacy);
+    let call = |id: u32, meta: Value| {
+        let mut params = json!({"name": "send", "arguments": {}, "_meta": meta});
+        if meta == json!({}) {
+            params["arguments"]["idempotency_key"] = json!(id.to_string());
+        }
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+    };
+    let host = json!({"dev.counterfoil/idempotency-key": "h"});
+    let ping = json!({"jsonrpc": "2.0", "id": 9, "method": "ping"});
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {}});
+    let batch = json!([
+        cancel,
+        call(1, json!({})),
+        call(2, json!({})),
+        cancel,
+        call(3, json!({})),
+        call(4, json!({})),
+        call(5, host),
+        ping
+    ]);
+    let mut asked = request(&[]);
+    *asked.body_mut() = Body::from(batch.to_string());
+    let answers = client.send(asked).await.json();
+    let answers = answers.as_array().unwrap();
+    assert_eq!((answers.len(), server.sent()), (6, 3));
+    for refused in &answers[3..5] {
+        let facts = &refused["result"]["structuredContent"];
+        assert_eq!(refused["result"]["isError"], json!(true));
+        assert_eq!(facts["code"], json!("rate_limited"));
+        assert_eq!(facts["retryable"], json!(true));
+        assert_eq!(facts["retry_after_ms"], json!(1500));
+        let next = facts["next_action"].as_str().unwrap();
+        assert!(next.contains("the same key"), "{next}");
+    }
+    assert_eq!(
+        answers[4]["result"]["_meta"]["dev.counterfoil/error"],
+        json!({"code": "rate_limited", "retryAfter": 2})
+    );
+    let data = &answers[5]["error"]["data"];
+    assert_eq!(data["code"], json!("rate_limited"));
+    assert_eq!(
+        (&data["retryable"], &data["retry_after_ms"]),
+        (&json!(true), &json!(1500))
+    );
+    // A request of its own was counted when it was authenticated.
+    let alone = client.keyed("send", "a", json!({})).await;
+    assert_eq!(alone.result()["isError"], json!(false));
+}
+
 #[tokio::test]
 async fn credentials_are_asked_for_before_anything_else() {
     let server = Server::new();
@@ -89,6 +312,8 @@ async fn credentials_are_asked_for_before_anything_else() {
         assert_eq!(challenge, (status == 401).then_some(wanted.as_str()));
         let retry = got.headers.get("retry-after").map(|v| v.to_str().unwrap());
         assert_eq!(retry, matches!(status, 429 | 503).then_some("2"));
+        let told = &got.error()["data"]["retryable"];
+        assert_eq!(*told == json!(true), matches!(status, 429 | 503));
     }
 }
 

@@ -1,4 +1,7 @@
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use axum::body::Body;
 use counterfoil_engine::store::Store;
@@ -7,7 +10,7 @@ use counterfoil_testkit::{Fault, FaultyStore, MemoryStore, Step};
 use insta::assert_json_snapshot;
 use serde_json::{Value, json};
 
-use crate::support::{ERAS, Era, Got, Server};
+use crate::support::{Client, ERAS, Era, Got, Server};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -133,6 +136,17 @@ async fn field_10_a_stored_failure_says_so_and_keeps_its_structured_content() {
             (&first["isError"], &again["isError"]),
             (&json!(true), &json!(true))
         );
+        // The tool's own words are beside it: it does not know that the key is used up.
+        let facts = &again["structuredContent"];
+        let next = facts["next_action"].as_str().unwrap();
+        assert!(
+            next.contains("key is used up") && next.contains("a new attempt needs a new key"),
+            "{next}"
+        );
+        assert_eq!(
+            facts["advice"],
+            json!("Correct the receiver and send it again")
+        );
         assert_eq!(first["content"].as_array().unwrap().len(), 1);
         let told = again["content"][1]["text"].as_str().unwrap();
         assert!(
@@ -192,36 +206,110 @@ async fn i3_a_handler_that_panics_leaves_an_unknown_outcome() {
     assert_eq!(server.sent(), 1);
 }
 
+/// Sends `text` with its end a moment late; `before` happens in between.
+async fn slowly(client: &Client, text: String, before: impl FnOnce() + Send + 'static) -> Got {
+    let request = client.request(text.as_bytes());
+    let (start, end) = text.split_at(3);
+    let (start, end) = (start.to_owned(), end.to_owned());
+    let parts = futures_util::stream::unfold(
+        vec![(false, end), (true, start)],
+        move |mut parts| async move { parts.pop().map(|part| (part, parts)) },
+    );
+    let mut before = Some(before);
+    let parts = futures_util::StreamExt::map(parts, move |(first, part)| {
+        if !first && let Some(before) = before.take() {
+            before();
+        }
+        Ok::<_, std::io::Error>(part)
+    });
+    client
+        .send(request.body(Body::from_stream(parts)).unwrap())
+        .await
+}
+
+#[tokio::test]
+async fn i4_a_credential_withdrawn_while_the_body_came_in_gets_neither_reads_nor_effects() {
+    for era in ERAS {
+        let server = Server::new();
+        let client = server.client(era);
+        client.keyed("send", "k", json!({})).await.result();
+        let receipts = server.store.receipts().len();
+        let key = |key: &str| json!({"idempotency_key": key});
+        let calls = [
+            json!({"name": "send", "arguments": key("k")}),
+            json!({"name": "send", "arguments": key("new")}),
+            json!({"name": "create_note", "arguments": {"body": "b", "idempotency_key": "n"}}),
+            // What a check before a reservation finds out is a read too.
+            json!({"name": "create_note", "arguments": {"body": "over the plan", "idempotency_key": "p"}}),
+            json!({"name": "send", "arguments": {}, "_meta": {"dev.counterfoil/idempotency-key": "m"}}),
+            json!({"name": "get_operation", "arguments": {"operation_id": "op_1"}}),
+            json!({"name": "get_operation", "arguments": {"operation_id": "op_1"}, "_meta": {"progressToken": 1}}),
+        ];
+        for params in calls {
+            let text = client.body("tools/call", params).to_string();
+            let stage = server.stage.clone();
+            let withdraw = move || stage.authorized.store(false, Ordering::SeqCst);
+            let got = slowly(&client, text.clone(), withdraw).await;
+            server.stage.authorized.store(true, Ordering::SeqCst);
+            let what = format!("{text}: {}", got.text);
+            assert!(got.text.contains("unauthorized"), "{what}");
+            let told = got.text.replace("dev.counterfoil", "");
+            for leak in ["count", "op_1", "plan", "replayed"] {
+                assert!(!told.contains(leak), "{what}");
+            }
+        }
+        assert_eq!((server.sent(), server.store.effects().len()), (1, 0));
+        assert_eq!(server.store.receipts().len(), receipts);
+        let methods: &[&str] = match era {
+            Era::Legacy => &["initialize", "ping", "tools/list", "nonsense"],
+            Era::Modern => &["server/discover", "tools/list"],
+        };
+        for method in methods {
+            let text = client.body(method, json!({})).to_string();
+            let stage = server.stage.clone();
+            let withdraw = move || stage.authorized.store(false, Ordering::SeqCst);
+            let got = slowly(&client, text, withdraw).await;
+            server.stage.authorized.store(true, Ordering::SeqCst);
+            assert_eq!(got.error()["data"]["code"], json!("unauthorized"));
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
-async fn i4_a_credential_withdrawn_while_the_body_came_in_gets_no_replay() {
+async fn i4_a_slow_read_is_not_handed_over_after_a_withdrawal() {
     let server = Server::new();
     let client = server.client(Era::Legacy);
-    client.keyed("send", "k", json!({})).await.result();
-    let arguments = json!({"idempotency_key": "k"});
-    let text = client
-        .body(
-            "tools/call",
-            json!({"name": "send", "arguments": arguments}),
-        )
-        .to_string();
-    let (stage, late) = (server.stage.clone(), text.clone());
-    let slow = futures_util::stream::once(async move {
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        stage
-            .authorized
-            .store(false, std::sync::atomic::Ordering::SeqCst);
-        Ok::<_, std::io::Error>(late)
-    });
-    let request = client
-        .request(text.as_bytes())
-        .body(Body::from_stream(slow))
-        .unwrap();
-    let got = client.send(request).await;
+    let call = json!({"name": "get_operation", "arguments": {"operation_id": "op_slow"}});
+    let got = client.call(call.clone()).await.result();
+    assert_eq!(got["structuredContent"]["slow"], json!(true));
+    let reading = tokio::spawn(async move { client.call(call).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    server.stage.authorized.store(false, Ordering::SeqCst);
+    let got = reading.await.unwrap();
     assert_eq!(
         got.result()["structuredContent"]["code"],
         json!("unauthorized")
     );
-    assert!(!got.text.contains("count"), "{}", got.text);
+    assert!(!got.text.contains("slow"), "{}", got.text);
+}
+
+#[tokio::test]
+async fn an_authority_that_cannot_be_read_is_no_withdrawal() {
+    let server = Server::new();
+    let client = server.client(Era::Legacy);
+    server.stage.readable.store(false, Ordering::SeqCst);
+    let read = json!({"name": "get_operation", "arguments": {"operation_id": "op_1"}});
+    let sending = json!({"name": "send", "arguments": {"idempotency_key": "k"}});
+    for params in [read, sending] {
+        let got = client.call(params).await.result();
+        let facts = &got["structuredContent"];
+        assert_eq!(facts["code"], json!("unavailable"));
+        assert_eq!(facts["retryable"], json!(true));
+        assert!(facts["retry_after_ms"].as_u64().unwrap() > 0);
+    }
+    // What is no secret needs no proof.
+    assert!(client.ask("tools/list", json!({})).await.result()["tools"].is_array());
+    assert_eq!((server.sent(), server.store.receipts().len()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,8 +317,25 @@ async fn a_body_that_never_ends_is_not_waited_for() {
     let server = Server::new();
     let client = server.client(Era::Legacy);
     let never = futures_util::stream::pending::<Result<String, std::io::Error>>();
-    let request = client.request(b"").body(Body::from_stream(never)).unwrap();
-    assert_eq!(client.send(request).await.status, 408);
+    // The server that reads it may have a bound of its own.
+    let given_up = futures_util::stream::once(async {
+        Err::<String, _>(std::io::Error::from(std::io::ErrorKind::TimedOut))
+    });
+    for body in [Body::from_stream(never), Body::from_stream(given_up)] {
+        let got = client.send(client.request(b"").body(body).unwrap()).await;
+        assert_eq!(got.status, 408);
+        let data = &got.error()["data"];
+        assert_eq!(data["retryable"], json!(true));
+        assert_eq!(
+            data["next_action"],
+            json!("Send the same call with the same key")
+        );
+    }
+    let broken = futures_util::stream::once(async {
+        Err::<String, _>(std::io::Error::from(std::io::ErrorKind::ConnectionReset))
+    });
+    let broken = client.request(b"").body(Body::from_stream(broken)).unwrap();
+    assert_eq!(client.send(broken).await.status, 400);
 }
 
 #[tokio::test]

@@ -1,4 +1,10 @@
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use counterfoil_mcp::Limits;
 use serde_json::{Value, json};
@@ -211,4 +217,37 @@ async fn i4_a_credential_withdrawn_during_the_connection_is_good_for_nothing() {
     }
     assert_eq!(server.sent(), 1);
     pipe.end().await;
+}
+
+#[tokio::test]
+async fn every_request_on_a_pipe_is_counted() {
+    let left = Arc::new(AtomicU64::new(2));
+    let server = Server::with(|builder| {
+        let left = Arc::clone(&left);
+        builder.limiter(move |_| {
+            let take = |n: u64| n.checked_sub(1);
+            let taken = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
+            taken.map(|_| ()).map_err(|_| Duration::from_secs(1))
+        })
+    });
+    let mut pipe = open(&server);
+    for id in 1..=2 {
+        pipe.send(id, &id.to_string(), json!({})).await;
+        assert_eq!(pipe.hear().await["result"]["isError"], json!(false));
+    }
+    pipe.send(3, "3", json!({})).await;
+    let facts = pipe.hear().await["result"]["structuredContent"].clone();
+    assert_eq!(facts["code"], json!("rate_limited"));
+    assert_eq!(facts["retry_after_ms"], json!(1000));
+    pipe.say(r#"{"jsonrpc":"2.0","id":4,"method":"ping"}"#)
+        .await;
+    assert_eq!(
+        pipe.hear().await["error"]["data"]["code"],
+        json!("rate_limited")
+    );
+    // The key was not used up.
+    left.store(1, Ordering::SeqCst);
+    pipe.send(3, "3", json!({})).await;
+    assert_eq!(pipe.hear().await["result"]["isError"], json!(false));
+    assert_eq!(server.sent(), 3);
 }

@@ -61,16 +61,19 @@ pub struct Stage {
     pub holding: Arc<Semaphore>,
     /// The principal is authorized.
     pub authorized: Arc<AtomicBool>,
+    /// Whether it is can be read.
+    pub readable: Arc<AtomicBool>,
 }
 
 impl Authority for Stage {
     fn check(&self) -> BoxFuture<'_, Result<(), Denied>> {
         let authorized = self.authorized.load(Ordering::SeqCst);
+        let readable = self.readable.load(Ordering::SeqCst);
         Box::pin(async move {
-            if authorized {
-                Ok(())
-            } else {
-                Err(Denied::Withdrawn)
+            match (readable, authorized) {
+                (false, _) => Err(Denied::Unsettled),
+                (true, false) => Err(Denied::Withdrawn),
+                (true, true) => Ok(()),
             }
         })
     }
@@ -179,7 +182,8 @@ fn send(stage: &Stage) -> Tool {
                 }
                 match request.arguments["to"].as_str() {
                     Some("nobody") => Ending::Refused {
-                        error: ToolError::not_found("There is no such receiver"),
+                        error: ToolError::not_found("There is no such receiver")
+                            .next_action("Correct the receiver and send it again"),
                         effect_none: true,
                     },
                     Some("nowhere") => Ending::Lost { timed_out: false },
@@ -240,6 +244,10 @@ fn others() -> Vec<Tool> {
             }),
             |request| async move {
                 match request.arguments["operation_id"].as_str().unwrap() {
+                    "op_slow" => {
+                        tokio::time::sleep(Duration::from_secs(3)).await;
+                        Ok(json!({"slow": true}).into())
+                    }
                     "op_none" => Err(ToolError::not_found("No such operation")),
                     id => Ok(json!({"operation_id": id, "arguments": request.arguments}).into()),
                 }
@@ -285,6 +293,7 @@ impl Server {
             gate: Arc::new(Semaphore::new(0)),
             holding: Arc::new(Semaphore::new(0)),
             authorized: Arc::new(AtomicBool::new(true)),
+            readable: Arc::new(AtomicBool::new(true)),
         };
         let builder = Endpoint::builder(engine)
             .server("test", "1.2.3")
