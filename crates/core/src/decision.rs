@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::{Fingerprint, Kept, Mode, Phase, Receipt, State, Timestamp, Token};
 
-/// The shortest wait suggested to a caller, so that a retry is not a busy loop.
-const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
+/// The wait suggested to a caller while an attempt is under way.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What a call presents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub fn decide(found: Option<&Receipt>, presented: &Presented, now: Timestamp) ->
     }
     match receipt.status.state {
         State::Free => Decision::Run { replaces: false },
-        State::Accepted => handle_or_wait(receipt, now),
+        State::Accepted => handle_or_wait(receipt),
         State::Running | State::CancelRequested => under_way(receipt, now),
         State::InputRequired => open_question(receipt, presented, now),
         State::Succeeded | State::Failed | State::Cancelled => finished(receipt),
@@ -157,34 +157,29 @@ fn questions_stand(receipt: &Receipt, now: Timestamp) -> bool {
     }
 }
 
-fn handle_or_wait(receipt: &Receipt, now: Timestamp) -> Decision {
+fn handle_or_wait(receipt: &Receipt) -> Decision {
     if receipt.kept == Kept::Stored {
         return Decision::Replay;
     }
-    in_progress(receipt, now)
+    IN_PROGRESS
 }
 
-fn in_progress(receipt: &Receipt, now: Timestamp) -> Decision {
-    Decision::InProgress {
-        retry_after: receipt
-            .lease_until
-            .since(now)
-            .clamp(RETRY_AFTER_MIN, RETRY_AFTER_MIN * 5),
-    }
-}
+const IN_PROGRESS: Decision = Decision::InProgress {
+    retry_after: RETRY_AFTER,
+};
 
 fn under_way(receipt: &Receipt, now: Timestamp) -> Decision {
     if receipt.mode == Mode::Dispatched {
-        return handle_or_wait(receipt, now);
+        return handle_or_wait(receipt);
     }
     let alive = now < receipt.lease_until;
     if receipt.status.committed {
         return Decision::Committed {
-            retry_after: alive.then_some(RETRY_AFTER_MIN),
+            retry_after: alive.then_some(RETRY_AFTER),
         };
     }
     if alive {
-        in_progress(receipt, now)
+        IN_PROGRESS
     } else {
         unknown(receipt, true, now)
     }

@@ -169,7 +169,8 @@ pub enum Event {
         /// It sends under the provider key of the earlier attempts, inside that key's window.
         same_provider_key: bool,
     },
-    /// The attempt's write reached the database.
+    /// The attempt's write reached the database. At most once an operation: a transaction that
+    /// marks it a second time is fenced off, and its write with it.
     Committed {
         /// Which attempt.
         attempt: u32,
@@ -364,8 +365,9 @@ fn taken(status: &Status, same_provider_key: bool) -> Result<Status, Illegal> {
 }
 
 fn committed(status: &Status, attempt: u32) -> Result<Status, Illegal> {
-    if status.committed && attempt == status.attempts.latest() {
-        return Ok(status.clone());
+    // A second mark would be a second write: the handler ran its transaction again.
+    if status.committed {
+        return Err(Illegal::Fenced);
     }
     match status.state {
         State::Running | State::CancelRequested => {

@@ -148,8 +148,10 @@ pub trait Sql: Send {
         parameters: &'a [Value],
     ) -> BoxFuture<'a, Result<Vec<Row>, Error>>;
 
-    /// Sets the committed flag of a guarded attempt in this transaction: from now on its write and
-    /// the flag are durable together or not at all.
+    /// Sets the committed flag of a guarded attempt in this transaction: its write and the flag
+    /// are durable together or not at all. At most one transaction of an operation may: a handler
+    /// that repeats its own, because the first one's commit was in doubt, gets [`Error::Fenced`],
+    /// and must let its writes roll back.
     fn mark_committed<'a>(&'a mut self, fence: crate::Fence) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Which SQL this is.

@@ -137,11 +137,9 @@ const UNKNOWN: Decision = Decision::Unknown {
     retryable: false,
 };
 
-fn in_progress(seconds: u32) -> Decision {
-    Decision::InProgress {
-        retry_after: SECOND * seconds,
-    }
-}
+const IN_PROGRESS: Decision = Decision::InProgress {
+    retry_after: SECOND,
+};
 
 #[test]
 fn row_01_none_or_free_runs() {
@@ -237,9 +235,9 @@ fn row_05_field_04_committed_is_checked_before_the_lease() {
 fn row_06_under_way_is_in_progress() {
     let accepted = receipt(Mode::Dispatched, &[DISPATCHED]);
     for receipt in [running(), guarded(Event::CancelRequested), accepted] {
-        assert_eq!(decide(Some(&receipt), &call(), at(0)), in_progress(5));
-        assert_eq!(decide(Some(&receipt), &call(), at(27)), in_progress(3));
-        assert_eq!(decide(Some(&receipt), &call(), at(29)), in_progress(1));
+        assert_eq!(decide(Some(&receipt), &call(), at(0)), IN_PROGRESS);
+        assert_eq!(decide(Some(&receipt), &call(), at(27)), IN_PROGRESS);
+        assert_eq!(decide(Some(&receipt), &call(), at(29)), IN_PROGRESS);
     }
 }
 
@@ -261,7 +259,7 @@ fn row_08_a_lapsed_dispatched_lease_stays_in_progress() {
         same_provider_key: true,
     };
     let receipt = receipt(Mode::Dispatched, &[DISPATCHED, taken]);
-    assert_eq!(decide(Some(&receipt), &call(), at(31)), in_progress(1));
+    assert_eq!(decide(Some(&receipt), &call(), at(31)), IN_PROGRESS);
 }
 
 #[test]
@@ -303,10 +301,7 @@ fn row_10_input_required_replays_the_question_and_goes_on_with_inputs() {
 fn row_10_rounds_are_answered_as_before() {
     let running = second_round();
     let question = |round| Decision::ReplayQuestion { round };
-    assert_eq!(
-        decide(Some(&running), &with_inputs(5), at(1)),
-        in_progress(5)
-    );
+    assert_eq!(decide(Some(&running), &with_inputs(5), at(1)), IN_PROGRESS);
     assert_eq!(
         decide(Some(&running), &with_inputs(6), at(1)),
         Decision::Conflict
@@ -327,7 +322,7 @@ fn row_10_rounds_are_answered_as_before() {
     third.status = crate::next(&third.status, ADMITTED).unwrap();
     third.rounds.push([6; 32]);
     assert_eq!(decide(Some(&third), &with_inputs(5), at(1)), question(1));
-    assert_eq!(decide(Some(&third), &with_inputs(6), at(1)), in_progress(5));
+    assert_eq!(decide(Some(&third), &with_inputs(6), at(1)), IN_PROGRESS);
     assert_eq!(
         decide(Some(&third), &with_inputs(7), at(1)),
         Decision::Conflict
@@ -363,7 +358,7 @@ fn row_10_a_first_call_with_inputs_is_no_answer_to_anything() {
     assert_eq!(decide(None, &with_inputs(5), at(0)), RUN);
     assert_eq!(
         decide(Some(&running()), &with_inputs(5), at(0)),
-        in_progress(5)
+        IN_PROGRESS
     );
     let done = guarded(Event::Succeeded { attempt: 1 });
     assert_eq!(

@@ -241,6 +241,10 @@ pub async fn field_04_a_committed_write_cannot_be_released(subject: Subject) {
     let attempt = granted.fence.attempt;
     write_and_mark(&*store, granted.fence, false).await.unwrap();
     assert_eq!(effects(&*store, "marked").await, 1);
+    // A handler that was not sure of its commit and repeats its transaction writes nothing.
+    let repeated = write_and_mark(&*store, granted.fence, false).await;
+    assert_eq!(repeated, Err(Error::Fenced(Illegal::Fenced)));
+    assert_eq!(effects(&*store, "marked").await, 1);
 
     let again = subject.open().await;
     let recorded = receipt(&*again, granted.fence.operation_id).await;
