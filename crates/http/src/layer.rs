@@ -18,7 +18,7 @@ use tower::{Layer, Service, ServiceExt as _};
 use crate::{
     FingerprintBy, Problem, Rest,
     body::collect,
-    headers::{IDEMPOTENCY_KEY, is_mutation, key_of, wait_of},
+    headers::{IDEMPOTENCY_KEY, is_mutation, key_of, misplaced_key, wait_of},
     mutation::{Route, route_of},
     reply::{Overflow, outcome_of},
 };
@@ -73,7 +73,8 @@ impl KeyedRoute {
 ///
 /// - A call with a key runs once. The handler runs on the engine's task: a caller that goes away
 ///   stops nothing, and its retry gets the first answer. Without the header a mutation simply
-///   runs, each time; other methods always pass through.
+///   runs, each time; other methods always pass through. A key in another place, such as
+///   `X-Idempotency-Key` or the query, is refused (422 `invalid_key`) and not ignored.
 /// - The [`Caller`] is a request extension that the application's authentication put there;
 ///   without one a keyed call is refused with 401.
 /// - The target is the method, the route's template and the *decoded* path parameters, so that
@@ -208,7 +209,10 @@ impl Shared {
         S::Future: Send,
     {
         let (mut parts, body) = request.into_parts();
-        let keyed = parts.headers.contains_key(IDEMPOTENCY_KEY);
+        let query = parts.uri.query().unwrap_or_default().to_owned();
+        // One in a wrong place is refused like a malformed one, not ignored.
+        let keyed = parts.headers.contains_key(IDEMPOTENCY_KEY)
+            || misplaced_key(&parts.headers, &query).is_some();
         if !keyed && !self.requires_keys() {
             return pass(inner, Request::from_parts(parts, body)).await;
         }
@@ -225,11 +229,11 @@ impl Shared {
         };
         let caller = parts.extensions.get::<Caller>().cloned();
         let caller = caller.ok_or_else(|| Problem::new(Code::Unauthorized))?;
-        let key =
-            key_of(&parts.headers)?.ok_or_else(|| Problem::new(Code::IdempotencyKeyRequired))?;
+        let key = key_of(&parts.headers, &query)?
+            .ok_or_else(|| Problem::new(Code::IdempotencyKeyRequired))?;
         let wait = wait_of(&parts.headers);
         let body = collect(body, self.rest.body_bytes_max).await?;
-        let fingerprint = kept.by.of(parts.uri.query().unwrap_or_default(), &body)?;
+        let fingerprint = kept.by.of(&query, &body)?;
         let policy = &kept.operation.policy;
         let wait_max = policy.wait_max;
         let bytes_max = self

@@ -66,7 +66,8 @@ pub(crate) async fn route_of(parts: &mut Parts) -> Result<Option<Route>, Problem
 /// ```
 ///
 /// It refuses, before any work and in this order: no [`Caller`] among the request's extensions
-/// (401), a malformed key (422 `invalid_key`), a body beyond [`Rest::body_bytes_max`] (413).
+/// (401), a malformed key or one in a place where none is taken, such as the query (422
+/// `invalid_key`), a body beyond [`Rest::body_bytes_max`] (413).
 #[derive(Clone)]
 pub struct Mutation {
     caller: Caller,
@@ -98,7 +99,7 @@ impl Mutation {
         let caller = parts.extensions.get::<Caller>().cloned();
         let caller = caller.ok_or_else(|| Problem::new(Code::Unauthorized))?;
         let key = if is_mutation(&parts.method) {
-            key_of(&parts.headers)?
+            key_of(&parts.headers, parts.uri.query().unwrap_or_default())?
         } else {
             None
         };

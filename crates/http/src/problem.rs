@@ -14,12 +14,16 @@ use serde_json::{Map, Value};
 use crate::{
     ErrorStatus, Issue,
     headers::OPERATION_ID,
+    reply::{Class, class_of},
     status::{is_retryable, next_action_of, title_of},
 };
 
 /// Where the pages of the codes are, unless [`Problem::docs_base`] says otherwise.
 const DOCS_BASE: &str = "/docs/errors/";
 const CONTENT_TYPE: &str = "application/problem+json";
+/// What is true of a judgement whether it is given for the first time or replayed, and of a call
+/// without a key too.
+const KEPT: &str = "This judgement is kept under the key the call carries, if any: read the current state; a new attempt needs a new key";
 
 /// A refusal as `application/problem+json` (RFC 9457), with a permanent `code`.
 ///
@@ -41,6 +45,8 @@ struct Inner {
     retryable: bool,
     retry_after: Option<Duration>,
     next_action: Option<Cow<'static, str>>,
+    /// `next_action` is the code's own and not the application's.
+    standard_action: bool,
     issues: Vec<Issue>,
     members: Map<String, Value>,
     docs_base: Cow<'static, str>,
@@ -75,6 +81,7 @@ impl Problem {
         let mut problem = Self::own(ErrorStatus::of(code), code.as_str(), title_of(code));
         problem.inner.retryable = is_retryable(code);
         problem.inner.next_action = Some(next_action_of(code).into());
+        problem.inner.standard_action = true;
         problem
     }
 
@@ -95,6 +102,7 @@ impl Problem {
                 retryable: false,
                 retry_after: None,
                 next_action: None,
+                standard_action: false,
                 issues: Vec::new(),
                 members: Map::new(),
                 docs_base: DOCS_BASE.into(),
@@ -135,6 +143,7 @@ impl Problem {
     #[must_use]
     pub fn next_action(mut self, action: impl Into<Cow<'static, str>>) -> Self {
         self.inner.next_action = Some(action.into());
+        self.inner.standard_action = false;
         self
     }
 
@@ -205,12 +214,32 @@ impl Problem {
         &self.inner.issues
     }
 
+    /// The problem as the end of an execution. A definite judgement is kept and replayed, so
+    /// nothing may say that its key is still free, or that the same call may help.
+    pub(crate) fn ended(mut self) -> Self {
+        match class_of(self.status_code()) {
+            Class::Success | Class::Judgement => {}
+            Class::NotLetIn | Class::Failure => return self,
+        }
+        let inner = &mut self.inner;
+        inner.next_action = match inner.next_action.take() {
+            Some(action) if !inner.standard_action && !action.ends_with(KEPT) => {
+                Some(format!("{action}. {KEPT}").into())
+            }
+            Some(action) if !inner.standard_action => Some(action),
+            Some(_) | None => Some(KEPT.into()),
+        };
+        inner.retryable = false;
+        inner.retry_after = None;
+        self
+    }
+
     fn retry_after_seconds(&self) -> Option<u64> {
         let after = self.inner.retry_after?;
         Some(after.as_secs() + u64::from(after.subsec_nanos() > 0))
     }
 
-    fn body(&self) -> Bytes {
+    pub(crate) fn body(&self) -> Bytes {
         let inner = &self.inner;
         let wire = Wire {
             r#type: format!("{}{}", inner.docs_base, inner.code),
@@ -248,13 +277,17 @@ impl IntoResponse for Problem {
         if let Some(Ok(id)) = id.map(HeaderValue::try_from) {
             headers.insert(OPERATION_ID, id);
         }
+        // For a layer that keeps the answer: what is kept has other words.
+        response.extensions_mut().insert(self);
         response
     }
 }
 
-/// For a handler inside a transaction: the problem as the answer it gives.
+/// For a handler inside a transaction: the problem as the answer it gives. What is kept of it says
+/// so: `next_action` is true for the first answer and for its replay.
 impl From<Problem> for Reply {
     fn from(problem: Problem) -> Self {
+        let problem = problem.ended();
         let retry_after = problem
             .retry_after_seconds()
             .map(|seconds| ("retry-after".to_owned(), seconds.to_string()));
@@ -271,7 +304,6 @@ impl From<Problem> for Reply {
 /// later attempt (401, 403, 408, 429, 5xx) is rolled back and not kept ([`Failure::Aborted`]).
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
-        use crate::reply::{Class, class_of};
         match class_of(problem.status_code()) {
             Class::Success | Class::Judgement => Self::Refused(problem.into()),
             Class::NotLetIn | Class::Failure => Self::Aborted(problem.into()),

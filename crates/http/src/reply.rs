@@ -10,6 +10,8 @@ use counterfoil_engine::Outcome;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt as _;
 
+use crate::Problem;
+
 /// What an answer's status says (contract §4, "Which answers are kept").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
@@ -57,7 +59,19 @@ pub(crate) async fn outcome_of(
         // Its answer broke off: what it did is not known.
         return Outcome::Lost { timed_out: false };
     };
-    let reply = reply_of(parts.status, &parts.headers, body);
+    let mut reply = reply_of(parts.status, &parts.headers, body);
+    if let Some(problem) = parts.extensions.get::<Problem>()
+        && problem.body() == reply.body
+    {
+        // Said before it was known that it is kept.
+        let Reply { body, headers, .. } = problem.clone().into();
+        let waits =
+            |headers: &[(String, String)]| headers.iter().any(|(name, _)| name == "retry-after");
+        if !waits(&headers) {
+            reply.headers.retain(|(name, _)| name != "retry-after");
+        }
+        reply.body = body;
+    }
     match class_of(parts.status) {
         Class::Success => Outcome::Succeeded(reply),
         Class::Judgement => Outcome::Refused {

@@ -233,10 +233,43 @@ async fn field_10_a_refusal_is_rolled_back_recorded_and_replayed_as_one() {
         let again = post(&router, "/notes", code, body).await;
         assert_eq!(again.body, first.body);
         assert_eq!(again.header("idempotent-stored-failure"), Some("true"));
+        let problem = again.json();
+        let action = problem["next_action"].as_str().unwrap();
+        assert!(action.contains("a new attempt needs a new key"), "{action}");
+        assert!(!action.contains("not used up"), "{action}");
+        assert_eq!(problem["retryable"], false);
     }
     assert_eq!((app.store.effects().len(), app.receipts()), (0, 2));
     let stale = post(&router, "/notes", "version_conflict", r#"{"body":"stale"}"#).await;
     assert_eq!(stale.json()["current_version"], 13);
+}
+
+#[tokio::test]
+async fn field_16_a_key_in_a_place_that_is_not_taken_is_refused_and_not_ignored() {
+    let app = App::new();
+    let (router, _) = notes(&app);
+    let note = r#"{"body":"x"}"#;
+    let header = [("x-idempotency-key", "k")];
+    let both = [("idempotency-key", "k"), ("idempotency_key", "k")];
+    for (path, headers) in [
+        ("/notes", &header[..]),
+        ("/notes", &both[..]),
+        ("/notes?idempotency_key=k", &[][..]),
+        ("/notes?a=b&idempotencyKey=k", &[][..]),
+        ("/notes?idempotency%5Fkey=k", &both[..1]),
+    ] {
+        let answered = send(&router, request(Method::POST, path, headers, note)).await;
+        assert_eq!(
+            answered.refusal(),
+            (422, "invalid_key".to_owned()),
+            "{path}"
+        );
+        let detail = answered.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains("the header Idempotency-Key"), "{detail}");
+    }
+    assert_eq!((app.store.effects().len(), app.receipts()), (0, 0));
+    let reading = request(Method::GET, "/notes?idempotency_key=k", &header, note);
+    assert_eq!(send(&router, reading).await.status, 201);
 }
 
 #[tokio::test]

@@ -15,12 +15,12 @@ use axum::{
     response::IntoResponse as _,
     routing::post as post_to,
 };
-use counterfoil_core::Policy;
+use counterfoil_core::{Code, Policy};
 use counterfoil_engine::{
     Attempt,
     store::{self, Store},
 };
-use counterfoil_http::IdempotencyLayer;
+use counterfoil_http::{IdempotencyLayer, Issue, Problem};
 use counterfoil_testkit::{Fault, FaultyStore, MemoryStore, Step};
 use tokio::sync::{Notify, Semaphore};
 
@@ -68,6 +68,58 @@ fn answering(app: &App, layer: IdempotencyLayer, status: u16) -> (Router, Arc<At
         .route("/t", post_to(handler))
         .route_layer(layer);
     (authenticated(router), set)
+}
+
+#[tokio::test]
+async fn field_10_a_problem_of_an_opaque_handler_is_kept_with_words_that_stay_true() {
+    let app = App::new();
+    let handler = || async {
+        let problem = Problem::invalid([Issue::new("/a", "is wrong")]).with("limit", 3);
+        ([("x-of-the-handler", "stays")], problem)
+    };
+    let unsettled = || async { Problem::new(Code::Forbidden) };
+    let router = Router::new()
+        .route("/t", post_to(handler))
+        .route("/u", post_to(unsettled))
+        .route_layer(app.layer());
+    let router = authenticated(router);
+    let first = post(&router, "/t", "k", "{}").await;
+    let again = post(&router, "/t", "k", "{}").await;
+    for answered in [&first, &again] {
+        assert_eq!(answered.refusal(), (422, "invalid".to_owned()));
+        assert_eq!(answered.header("x-of-the-handler"), Some("stays"));
+        let problem = answered.json();
+        let action = problem["next_action"].as_str().unwrap();
+        assert!(action.contains("a new attempt needs a new key"), "{action}");
+        assert_eq!(problem["limit"], 3);
+    }
+    assert_eq!(first.body, again.body);
+    assert_eq!(again.header("idempotent-stored-failure"), Some("true"));
+    // Without a key nothing is kept, and the words are the code's own.
+    let plain = send(&router, request(Method::POST, "/t", &[], "{}")).await;
+    let action = plain.json()["next_action"].as_str().unwrap().to_owned();
+    assert!(action.contains("the key is not used up"), "{action}");
+    let refused = post(&router, "/u", "k", "{}").await;
+    assert_eq!(
+        refused.json()["next_action"],
+        "Use a credential that allows it"
+    );
+}
+
+#[tokio::test]
+async fn field_16_the_layer_refuses_a_key_in_a_place_that_is_not_taken() {
+    let app = App::new();
+    let (router, _) = answering(&app, app.layer(), 201);
+    let header = [("x-idempotency-key", "k")];
+    for (path, headers) in [("/t", &header[..]), ("/t?idempotencyKey=k", &[][..])] {
+        let answered = send(&router, request(Method::POST, path, headers, "{}")).await;
+        assert_eq!(
+            answered.refusal(),
+            (422, "invalid_key".to_owned()),
+            "{path}"
+        );
+    }
+    assert_eq!((app.runs(), app.receipts()), (0, 0));
 }
 
 #[tokio::test]

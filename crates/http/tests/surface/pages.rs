@@ -2,8 +2,10 @@
 
 use std::{fs, path::PathBuf};
 
-use counterfoil_core::{Code, Reply};
+use axum::response::IntoResponse as _;
+use counterfoil_core::Code;
 use counterfoil_http::Problem;
+use http_body_util::BodyExt as _;
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors")
@@ -53,15 +55,16 @@ fn every_code_of_the_mcp_surface_is_explained() {
     }
 }
 
-#[test]
-fn the_examples_of_the_pages_are_what_the_surface_says() {
+#[tokio::test]
+async fn the_examples_of_the_pages_are_what_the_surface_says() {
     for code in Code::all() {
         let page = fs::read_to_string(folder().join(format!("{}.md", code.as_str()))).unwrap();
         let (_, rest) = page.split_once("## REST").unwrap();
         let (_, example) = rest.split_once("```json\n").unwrap();
         let (example, _) = example.split_once("```").unwrap();
         let example: serde_json::Value = serde_json::from_str(example).unwrap();
-        let said = Reply::from(Problem::new(code)).body;
+        let said = Problem::new(code).into_response().into_body();
+        let said = said.collect().await.unwrap().to_bytes();
         let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
         for member in ["type", "code", "retryable"] {
             assert_eq!(example[member], said[member], "{code:?}: {member}");
