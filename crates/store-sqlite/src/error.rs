@@ -18,6 +18,9 @@ pub enum OpenError {
     /// Only for [`crate::Options::read_only`]: there is nothing to read.
     #[error("{} does not exist, so there is nothing to read", .0.display())]
     Missing(PathBuf),
+    /// Only for [`crate::Options::must_exist`]: the file is not there, or holds no receipts.
+    #[error("{} is missing or holds nothing any more; restore it, with its -wal file if there is one", .0.display())]
+    Lost(PathBuf),
     /// Another application's database.
     #[error("{} belongs to another application (application_id {application_id:#x}, user_version {user_version}); give another path", .path.display())]
     Foreign {

@@ -17,6 +17,7 @@ mod handler;
 mod locator;
 mod open;
 mod options;
+mod presence;
 mod queue;
 mod read;
 mod record;
@@ -30,6 +31,7 @@ mod store;
 mod sweep;
 mod tx;
 mod writer;
+mod writing;
 
 pub use error::OpenError;
 #[cfg(feature = "testing")]

@@ -30,7 +30,13 @@ const WRITER_FORGOTTEN_SECONDS: i64 = 7 * 24 * 3600;
 pub(crate) fn open(path: &Path, options: &Options, seam: Seam) -> Result<Opened, OpenError> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => return Err(OpenError::NotAFile(path.to_owned())),
+        Ok(found) if options.must_exist && found.len() == 0 => {
+            return Err(OpenError::Lost(path.to_owned()));
+        }
         Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound && options.must_exist => {
+            return Err(OpenError::Lost(path.to_owned()));
+        }
         Err(error) if error.kind() == ErrorKind::NotFound && options.read_only => {
             return Err(OpenError::Missing(path.to_owned()));
         }
@@ -107,9 +113,12 @@ fn open_for_writing(place: Place, options: &Options) -> Result<Opened, OpenError
     if connection.is_readonly("main").map_err(sqlite)? {
         return Err(OpenError::ReadOnly(path));
     }
-    patiently(patience, || check_owner(connection))
-        .map_err(sqlite)?
-        .check(&path, options.adopt)?;
+    let owner = patiently(patience, || check_owner(connection)).map_err(sqlite)?;
+    owner.check(&path, options.adopt)?;
+    // What is left of a file whose log was deleted.
+    if options.must_exist && owner.application_id != schema::APPLICATION_ID {
+        return Err(OpenError::Lost(path));
+    }
     set_up_log(&place, connection, patience)?;
     begin(connection, patience).map_err(sqlite)?;
     let made = bring_up(connection, &path, patience, options.adopt);

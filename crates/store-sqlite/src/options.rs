@@ -34,6 +34,9 @@ pub struct Options {
     /// Opens for reading only: receipts already there can be looked at, every write is refused as
     /// `Unavailable`. For a read-only file or folder. Default `false`.
     pub read_only: bool,
+    /// The file must hold receipts already: nothing is created. For a caller that knows of receipts
+    /// which a new and empty file would not have. Default `false`.
+    pub must_exist: bool,
     /// Adds the receipt tables to a database that already holds tables of somebody else's. Without
     /// it such a file is refused, because a wrong path is the likelier reason. Default `false`.
     pub adopt: bool,
@@ -57,6 +60,7 @@ impl Default for Options {
             reader_cache_kib: 4096,
             scopes_max: 16_384,
             read_only: false,
+            must_exist: false,
             adopt: false,
             any_file_system: false,
         }

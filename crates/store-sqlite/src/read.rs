@@ -46,6 +46,10 @@ impl Readers {
             .acquire()
             .await
             .map_err(|_| Error::Unavailable("the store is closed".to_owned()))?;
+        shared
+            .presence
+            .look_sometimes()
+            .map_err(|error| map(&error))?;
         let idle = self
             .idle
             .lock()

@@ -27,7 +27,7 @@ impl Writer {
         let mut round = 0;
         while start.elapsed() < self.shared.options.settle_for {
             // A connection whose COMMIT failed is not trusted any more.
-            self.connection = None;
+            self.give_up();
             match self.look() {
                 Ok(Some(settled)) => {
                     tracing::warn!(?settled, "a failed COMMIT was looked into");
@@ -41,7 +41,7 @@ impl Writer {
             round += 1;
             pause(round);
         }
-        self.connection = None;
+        self.give_up();
         Settled::Unknown
     }
 

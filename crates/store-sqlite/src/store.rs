@@ -19,8 +19,10 @@ use tokio::sync::{oneshot, watch};
 
 use crate::{
     OpenError, Options, atomic,
+    error::map,
     fault::Seam,
     open::{Opened, open},
+    presence::Presence,
     queue::{Call, Class, Job, Queue, say_busy},
     read::{Reader, Readers},
     record,
@@ -29,11 +31,17 @@ use crate::{
     sweep,
     tx::{Shared, Stepped, Tx},
     writer::Writer,
+    writing::Writing,
 };
 
 /// Longest name of a note, in characters, and longest note, in bytes.
 const NOTE_NAME_CHARS_MAX: usize = 64;
 const NOTE_BYTES_MAX: usize = 4096;
+/// What is written to find out whether writing works again. Its room stays taken, so that there is
+/// some for a call when it does.
+const TRIAL_NOTE: &str = "write_trial";
+const TRIAL_BYTES: i64 = 64 * 1024;
+const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A receipt store in one SQLite file. Cheap to clone; all clones are one store.
 ///
@@ -103,6 +111,8 @@ impl SqliteStore {
             secret,
             options,
             seam,
+            presence: Presence::new(path),
+            writing: Writing::default(),
         });
         let queue = Arc::new(Queue::new(&shared.options));
         let readers = Readers::new(place.clone(), shared.options.readers_max);
@@ -186,6 +196,25 @@ impl SqliteStore {
         self.inner.queue.push(job)?;
         // The writer answers everybody; if it died in the middle, nobody knows how far it came.
         answer.await.unwrap_or(Err(Error::CommitUnknown))
+    }
+
+    /// Whether the file is in its place and can be written to.
+    async fn check_writing(&self) -> Result<(), Error> {
+        let shared = &self.inner.shared;
+        shared.presence.look().map_err(|error| map(&error))?;
+        if self.inner.read_only || !shared.writing.look()? {
+            return Ok(());
+        }
+        self.submit(Class::Upkeep, Some(TRIAL_PATIENCE), |tx: &mut Tx<'_>| {
+            tx.sqlite()
+                .prepare_cached(
+                    "INSERT INTO counterfoil_notes(name, value) VALUES (?1, zeroblob(?2))
+                     ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                )?
+                .execute((TRIAL_NOTE, TRIAL_BYTES))?;
+            Ok(())
+        })
+        .await
     }
 
     fn patience(&self) -> Option<Duration> {
@@ -398,6 +427,7 @@ impl Store for SqliteStore {
 
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {
         Box::pin(async move {
+            self.check_writing().await?;
             let booked = self.inner.slots.load(Ordering::Acquire);
             Ok(Health {
                 queue_depth: self.inner.queue.depth(),

@@ -11,8 +11,10 @@ use crate::{
     fault::Seam,
     guard::Guard,
     locator::locate,
+    presence::Presence,
     rows::{self, Stored, Unreadable, receipt_columns, receipt_tables},
     scopes::{self, Scope, Scopes},
+    writing::Writing,
 };
 
 /// What the writer and the readers of one store share.
@@ -22,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) scopes: Scopes,
     pub(crate) secret: [u8; 32],
     pub(crate) seam: Seam,
+    pub(crate) presence: Presence,
+    pub(crate) writing: Writing,
 }
 
 impl Shared {

@@ -93,7 +93,7 @@ impl Writer {
 
     /// One batch: open the transaction first, then take who is waiting by then.
     fn turn(&mut self) {
-        if let Err(error) = self.connect() {
+        if let Err(error) = self.shared.presence.look().and_then(|()| self.connect()) {
             return self.refuse_all(&error);
         }
         let queue = Arc::clone(&self.queue);
@@ -112,7 +112,7 @@ impl Writer {
                 return;
             }
             Err(error) => {
-                self.connection = None;
+                self.give_up();
                 return self.refuse_all(&error);
             }
         }
@@ -128,6 +128,7 @@ impl Writer {
     fn refuse_all(&mut self, error: &Sqlite) {
         let error = map(error);
         tracing::warn!(%error, "the receipt store cannot write");
+        self.shared.writing.fails(&error);
         for job in self.queue.take(self.shared.options.batch_max) {
             job.member.fail(error.clone());
         }
@@ -142,6 +143,13 @@ impl Writer {
             self.data_version = None;
         }
         Ok(())
+    }
+
+    /// Closes the connection; the next step opens another one.
+    pub(crate) fn give_up(&mut self) {
+        // If it was the last one, its log goes with it.
+        self.shared.presence.forget_log();
+        self.connection = None;
     }
 
     fn guarded(&mut self) -> Result<&mut Guarded, Sqlite> {
@@ -187,6 +195,7 @@ impl Writer {
         if before.is_some_and(|before| before != version) {
             self.contended_at = Some(Instant::now());
         }
+        self.shared.presence.see_log();
         Ok(())
     }
 
@@ -210,7 +219,7 @@ impl Writer {
         }
         if guarded.sqlite.execute_batch("ROLLBACK").is_err() {
             // Closing it ends whatever it still holds.
-            self.connection = None;
+            self.give_up();
         }
     }
 
@@ -219,6 +228,13 @@ impl Writer {
         let (ran, attempt) = self.attempt(&mut batch);
         metrics::histogram!("counterfoil_store_batch_size").record(as_f64(ran));
         self.queue.put_back(batch.split_off(ran));
+        match &attempt {
+            Attempt::Committed => self.shared.writing.works(),
+            Attempt::Broken(error) | Attempt::NotCommitted(error) => {
+                self.shared.writing.fails(error);
+            }
+            Attempt::Unknown => self.shared.writing.fails(&Error::CommitUnknown),
+        }
         match attempt {
             Attempt::Committed => answer(batch),
             Attempt::Broken(error) if batch.len() == 1 => fail(batch, &error),
@@ -347,7 +363,7 @@ impl Writer {
                 tracing::debug!(error = %crate::error::message(&error), "the writer's row stays");
             }
         }
-        self.connection = None;
+        self.give_up();
     }
 }
 

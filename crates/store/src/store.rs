@@ -106,7 +106,8 @@ pub trait Store: Send + Sync + 'static {
     /// unfit name is refused as [`Error::Statement`].
     fn set_note<'a>(&'a self, name: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// How the store is.
+    /// How the store is. An error if it cannot be used or cannot write at the moment; asking again
+    /// is how a store that works again is noticed.
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>>;
 
     /// Which SQL application statements are written in.

@@ -296,3 +296,20 @@ async fn i2_what_was_acknowledged_survives_a_crash() {
         .unwrap();
     assert_eq!(found.receipt.status.state, State::Running);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_bad_while_nothing_can_be_written_and_good_again_by_itself() {
+    let fault = Arc::new(Once::default());
+    let scene = faulty(&fault).await;
+    assert!(scene.store.health().await.is_ok());
+    fault.reopen_fails.store(true, Ordering::SeqCst);
+    fault.arm(Point::Begin, 0, Injected::Full);
+    let refused = scene.store.atomically(atomic("a"), Runs::note("a")).await;
+    assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+    let health = scene.store.health().await;
+    assert!(matches!(health, Err(Error::Unavailable(_))), "{health:?}");
+    fault.reopen_fails.store(false, Ordering::SeqCst);
+    // Nobody else writes: asking is what finds out.
+    scene.healthy().await;
+    assert!(scene.notes().await.is_empty());
+}

@@ -223,3 +223,76 @@ fn many_may_start_on_a_new_file_at_once() {
         .unwrap();
     assert_eq!((secrets, stores.len()), (1, 8));
 }
+
+fn existing() -> Options {
+    Options {
+        must_exist: true,
+        ..Options::default()
+    }
+}
+
+#[tokio::test]
+async fn i2_a_lost_database_is_no_new_one_where_receipts_must_exist() {
+    let scene = Scene::new(Options::default()).await;
+    let path = scene.path();
+    let lost = |what: &str| {
+        let error = refused(&path, existing());
+        assert!(matches!(error, OpenError::Lost(_)), "{what}: {error:?}");
+        assert!(error.to_string().contains("restore"), "{error}");
+    };
+    // After a crash everything may still lie in the log; without it the file is empty.
+    let copy = folder();
+    let crashed = copy.path().join("receipts.db");
+    fs::copy(&path, &crashed).unwrap();
+    let error = refused(&crashed, existing());
+    assert!(matches!(error, OpenError::Lost(_)), "{error:?}");
+    scene.store.close().await;
+    drop(SqliteStore::open(&path, existing()).unwrap());
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(0)
+        .unwrap();
+    lost("emptied");
+    fs::remove_file(&path).unwrap();
+    lost("removed");
+    assert!(!path.exists(), "nothing is created");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i2_a_database_removed_under_a_running_store_acknowledges_nothing() {
+    let scene = Scene::new(Options::default()).await;
+    granted(&scene.store, guarded("before")).await;
+    assert!(scene.store.health().await.is_ok());
+    let path = scene.path();
+    let away = path.with_file_name("away.db");
+    let log = path.with_file_name("receipts.db-wal");
+    let unavailable = async |what: &str| {
+        let health = scene.store.health().await;
+        assert!(
+            matches!(health, Err(Error::Unavailable(_))),
+            "{what}: {health:?}"
+        );
+        let admitted = scene.store.admit(guarded("after")).await;
+        assert!(matches!(admitted, Err(Error::Unavailable(_))), "{what}");
+        let found = scene.store.find(&identity("before")).await;
+        assert!(
+            matches!(found, Err(Error::Unavailable(_))),
+            "{what}: {found:?}"
+        );
+    };
+    fs::rename(&path, &away).unwrap();
+    unavailable("removed").await;
+    fs::copy(&away, &path).unwrap();
+    unavailable("replaced").await;
+    fs::rename(&away, &path).unwrap();
+    scene.healthy().await;
+    granted(&scene.store, guarded("back")).await;
+    let away = path.with_file_name("away.db-wal");
+    fs::rename(&log, &away).unwrap();
+    unavailable("without its log").await;
+    fs::rename(&away, &log).unwrap();
+    scene.healthy().await;
+    granted(&scene.store, guarded("with its log")).await;
+}

@@ -69,6 +69,16 @@ impl Scene {
         Held(other)
     }
 
+    /// Waits until the store says of itself that it works.
+    pub(crate) async fn healthy(&self) {
+        let recovered = async {
+            while self.store.health().await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, recovered).await.unwrap();
+    }
+
     /// Waits until that many callers wait for the writer.
     pub(crate) async fn queued(&self, callers: u64) {
         let waited = async {
