@@ -1,5 +1,10 @@
-use counterfoil_server::{Role, Settings};
+use std::{net::SocketAddr, sync::Arc};
+
+use axum::{body::Body, extract::ConnectInfo, http::Request};
+use counterfoil_server::{Application, Rate, Role, Settings};
+use counterfoil_sqlite::{Options, SqliteStore};
 use serde_json::{Value, json};
+use tower::ServiceExt as _;
 
 use crate::fixture::{App, id_of, workspace};
 
@@ -269,4 +274,90 @@ async fn only_known_hosts_and_origins_are_answered() {
         send("localhost", Some("https://evil.example")).await.status,
         403
     );
+}
+
+/// A ping from an address, with or without a credential.
+async fn ping_from(app: &App, address: &str, credential: Option<&str>) -> (u16, bool) {
+    let address: SocketAddr = address.parse().unwrap();
+    let mut request = Request::post("/mcp")
+        .header("host", "localhost")
+        .header("content-type", "application/json")
+        .extension(ConnectInfo(address));
+    if let Some(credential) = credential {
+        request = request.header("authorization", format!("Bearer {credential}"));
+    }
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    let request = request.body(Body::from(body)).unwrap();
+    let response = app.router.clone().oneshot(request).await.unwrap();
+    let challenged = response.headers().contains_key("www-authenticate");
+    (response.status().as_u16(), challenged)
+}
+
+#[tokio::test]
+async fn failed_authentications_are_limited_by_address_and_lock_nobody_else_out() {
+    let app = App::new().await;
+    let known = app.issue("default", Role::Member).await;
+    assert_eq!(ping_from(&app, "192.0.2.1:1", Some(&known)).await.0, 200);
+    let wrong = format!("cfk_{}_{}", "0a".repeat(16), "0b".repeat(32));
+    let mut seen = Vec::new();
+    for _ in 0..100 {
+        seen.push(ping_from(&app, "192.0.2.1:1", Some(&wrong)).await.0);
+    }
+    assert_eq!(seen[..50], [401; 50]);
+    assert!(seen.contains(&429), "{seen:?}");
+    // Whoever brings no credential, comes from elsewhere, or was let in before.
+    assert_eq!(ping_from(&app, "192.0.2.1:2", None).await, (401, true));
+    assert_eq!(ping_from(&app, "192.0.2.2:1", Some("x")).await, (401, true));
+    assert_eq!(ping_from(&app, "192.0.2.1:3", Some(&known)).await.0, 200);
+}
+
+#[tokio::test]
+async fn each_request_of_a_batch_takes_of_the_rate() {
+    let rate = Rate {
+        per_second: 1,
+        burst: 3,
+    };
+    let app = App::with(Settings {
+        rate,
+        ..Settings::default()
+    })
+    .await;
+    let call = |n: u32| {
+        let arguments = json!({"body": "b", "idempotency_key": n.to_string()});
+        let params = json!({"name": "create_note", "arguments": arguments});
+        json!({"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": params})
+    };
+    let batch: Vec<Value> = (0..10).map(call).collect();
+    let asking = app.post("/mcp").header("host", "localhost");
+    let batch = Value::Array(batch).to_string();
+    let answers = asking.bearer(&app.admin).body(batch).send().await.json();
+    let codes: Vec<&Value> = answers
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|answer| &answer["result"]["structuredContent"]["code"])
+        .collect();
+    let refused = codes.iter().filter(|code| **code == "rate_limited");
+    // One more may have come back meanwhile.
+    assert!((6..=7).contains(&refused.count()), "{codes:?}");
+}
+
+#[tokio::test]
+async fn hosts_that_can_match_nothing_are_refused_at_the_start() {
+    for (hosts, origins) in [(vec!["*"], vec![]), (vec![], vec!["a.example,b.example"])] {
+        let texts = |list: Vec<&str>| list.into_iter().map(str::to_owned).collect();
+        let settings = Settings {
+            allowed_hosts: texts(hosts),
+            allowed_origins: texts(origins),
+            ..Settings::default()
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("test.db");
+        let store = Arc::new(SqliteStore::open(file, Options::default()).unwrap());
+        let error = Application::attach(store, settings).err().unwrap();
+        assert!(
+            error.to_string().contains("cannot be an allowed"),
+            "{error}"
+        );
+    }
 }

@@ -162,19 +162,64 @@ async fn a_lost_key_is_found_again_by_rotation() {
 }
 
 #[tokio::test]
-async fn an_admin_that_rotates_its_own_key_gets_the_answer() {
+async fn an_admin_cannot_lock_itself_out_by_rotating_its_own_key() {
     let app = App::new().await;
     let path = format!("/api/v1/agent-keys/{}/rotate", id_of(&app.admin));
-    let rotated = app.post(&path).bearer(&app.admin).key("r").send().await;
-    assert_eq!(rotated.status, 200);
-    let new = rotated.json()["key"].as_str().unwrap().to_owned();
+    let refused = app.post(&path).bearer(&app.admin).key("r").send().await;
+    let problem = refused.problem(422, "invalid");
+    assert!(
+        problem.to_string().contains("counterfoil keys rotate"),
+        "{problem}"
+    );
     let list = |credential: &str| {
         app.ask(Method::GET, "/api/v1/notes")
             .bearer(credential)
             .send()
     };
+    assert_eq!(list(&app.admin).await.status, 200, "nothing was changed");
+    let other = app.issue("default", Role::Admin).await;
+    let rotated = app.post(&path).bearer(&other).key("r").send().await;
+    assert_eq!(rotated.status, 200);
+    let new = rotated.json()["key"].as_str().unwrap().to_owned();
     list(&app.admin).await.problem(401, "unauthorized");
     assert_eq!(list(&new).await.status, 200);
+}
+
+#[tokio::test]
+async fn two_credentials_in_one_request_are_none() {
+    let app = App::new().await;
+    for other in ["junk", app.admin.as_str()] {
+        let asked = app.ask(Method::GET, "/api/v1/notes").bearer(&app.admin);
+        asked
+            .bearer(other)
+            .send()
+            .await
+            .problem(401, "unauthorized");
+    }
+}
+
+#[tokio::test]
+async fn field_10_a_kept_refusal_of_a_key_says_that_it_is_kept() {
+    let app = App::new().await;
+    let member = app.issue("default", Role::Member).await;
+    let path = format!("/api/v1/agent-keys/{}", id_of(&member));
+    let revoke = app.ask(Method::DELETE, &path).bearer(&app.admin);
+    assert_eq!(revoke.send().await.status, 200);
+    let unknown = format!("/api/v1/agent-keys/ak_{}/rotate", "0".repeat(32));
+    for (path, status, code) in [
+        (format!("{path}/rotate"), 422, "invalid"),
+        (unknown, 404, "not_found"),
+    ] {
+        let rotate = || app.post(&path).bearer(&app.admin).key(code).send();
+        let (first, again) = (rotate().await, rotate().await);
+        assert!(again.is_replay() && again.body == first.body);
+        for answer in [first, again] {
+            let problem = answer.problem(status, code);
+            let action = problem["next_action"].as_str().unwrap();
+            assert!(action.contains("a new attempt needs a new key"), "{action}");
+            assert!(!action.contains("not used up"), "{action}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -302,6 +347,7 @@ async fn a_rate_limit_refuses_before_a_receipt_is_touched() {
 #[tokio::test]
 async fn failed_authentications_are_limited() {
     let app = App::new().await;
+    assert_eq!(app.get("/api/v1/notes").send().await.status, 200);
     let mut refused = Vec::new();
     for _ in 0..80 {
         let answer = app
@@ -313,5 +359,6 @@ async fn failed_authentications_are_limited() {
     }
     assert!(refused.contains(&401));
     assert!(refused.contains(&429), "{refused:?}");
+    // Whoever was let in before is not locked out by others at the same address.
     assert_eq!(app.get("/api/v1/notes").send().await.status, 200);
 }
