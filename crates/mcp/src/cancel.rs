@@ -2,7 +2,7 @@ use std::{
     collections::HashMap,
     hash::Hash,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -27,13 +27,13 @@ impl<K: Eq + Hash + Clone> Waits<K> {
     }
 
     /// Opens a wait under `key`; several may share one. It is over when the handle is dropped.
-    pub(crate) fn open(&self, key: K) -> (Wait<'_, K>, oneshot::Receiver<()>) {
+    pub(crate) fn open(self: &Arc<Self>, key: K) -> (Wait<K>, oneshot::Receiver<()>) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (stop, stopped) = oneshot::channel();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.entry(key.clone()).or_default().push((number, stop));
         let wait = Wait {
-            waits: self,
+            waits: Arc::clone(self),
             key,
             number,
         };
@@ -50,13 +50,13 @@ impl<K: Eq + Hash + Clone> Waits<K> {
 }
 
 /// An open wait.
-pub(crate) struct Wait<'a, K: Eq + Hash + Clone> {
-    waits: &'a Waits<K>,
+pub(crate) struct Wait<K: Eq + Hash + Clone> {
+    waits: Arc<Waits<K>>,
     key: K,
     number: u64,
 }
 
-impl<K: Eq + Hash + Clone> Drop for Wait<'_, K> {
+impl<K: Eq + Hash + Clone> Drop for Wait<K> {
     fn drop(&mut self) {
         let mut open = self
             .waits

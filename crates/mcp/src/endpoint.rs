@@ -199,7 +199,7 @@ impl Builder {
                 calls: Arc::new(Semaphore::new(self.limits.calls_max)),
                 limits: self.limits,
                 limiter: self.limiter,
-                waits: Waits::new(),
+                waits: Arc::new(Waits::new()),
             }),
         })
     }
@@ -222,7 +222,7 @@ pub(crate) struct Inner {
     pub(crate) calls: Arc<Semaphore>,
     pub(crate) limits: Limits,
     limiter: Option<Limiter>,
-    pub(crate) waits: Waits<WaitKey>,
+    pub(crate) waits: Arc<Waits<WaitKey>>,
 }
 
 /// Workspace, principal, session and request: who waits for what over HTTP.

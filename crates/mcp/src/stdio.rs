@@ -180,9 +180,11 @@ impl Connection {
             self.tasks.join_next().await;
         }
         let (endpoint, mut context) = (self.endpoint.clone(), self.context());
-        let (out, waits) = (self.out.clone(), Arc::clone(&self.waits));
+        let out = self.out.clone();
+        // Opened here, so that a cancel in the next line finds it.
+        let (open, mut stopped) = self.waits.open(inbound.id.clone());
         self.tasks.spawn(async move {
-            let (_open, mut stopped) = waits.open(inbound.id.clone());
+            let _open = open;
             // Progress goes through this task, so that nothing follows the answer or a cancel.
             let (tell, mut progress) = mpsc::channel(PROGRESS_MAX);
             context.progress = Some(tell);

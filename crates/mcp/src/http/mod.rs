@@ -46,6 +46,16 @@ pub struct HttpOptions {
     pub authorization_servers: Vec<String>,
 }
 
+impl HttpOptions {
+    /// Whether [`Endpoint::router`] takes them.
+    ///
+    /// # Errors
+    /// As [`Endpoint::router`].
+    pub fn check(&self) -> Result<(), InvalidHttpOptions> {
+        Guard::new(self).map(drop)
+    }
+}
+
 /// What is wrong with [`HttpOptions`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHttpOptions {

@@ -251,3 +251,16 @@ async fn every_request_on_a_pipe_is_counted() {
     assert_eq!(pipe.hear().await["result"]["isError"], json!(false));
     assert_eq!(server.sent(), 3);
 }
+
+#[tokio::test]
+async fn a_cancel_right_behind_its_call_is_heeded() {
+    let server = Server::new();
+    let mut pipe = open(&server);
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"send","arguments":{"idempotency_key":"k"}}}"#;
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
+    pipe.say(&format!("{call}\n{cancel}")).await;
+    pipe.say(r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#)
+        .await;
+    assert_eq!(pipe.hear().await["id"], json!(2));
+    assert_eq!(pipe.end().await, Vec::<Value>::new());
+}
