@@ -219,6 +219,9 @@ fn open_for_reading(path: &Path, options: &Options, seam: Seam) -> Result<Opened
         Err(error) => return Err(sqlite(error)),
     };
     owner.check(path, false)?;
+    if options.must_exist && owner.application_id != schema::APPLICATION_ID {
+        return Err(OpenError::Lost(path.to_owned()));
+    }
     if owner.application_id != schema::APPLICATION_ID || owner.version < schema::VERSION {
         return Err(OpenError::OlderSchema {
             path: path.to_owned(),

@@ -93,8 +93,7 @@ impl Drop for Reader<'_> {
             return;
         };
         // A read that was given up in the middle leaves its transaction open.
-        let clean =
-            guarded.sqlite.is_autocommit() || guarded.sqlite.execute_batch("ROLLBACK").is_ok();
+        let clean = guarded.sqlite.is_autocommit() || run(&guarded.sqlite, "ROLLBACK").is_ok();
         if clean && !self.pool.permits.is_closed() {
             self.pool
                 .idle
@@ -129,9 +128,9 @@ impl Reader<'_> {
         look: impl FnOnce(&Connection) -> Result<T, Unreadable>,
     ) -> Result<T, Error> {
         self.look(|connection| {
-            connection.prepare_cached("BEGIN")?.execute([])?;
+            run(connection, "BEGIN")?;
             let looked = look(connection)?;
-            connection.prepare_cached("COMMIT")?.execute([])?;
+            run(connection, "COMMIT")?;
             Ok(looked)
         })
     }
@@ -213,10 +212,7 @@ impl Reader<'_> {
                 "the reading connection failed".to_owned(),
             ));
         };
-        guarded
-            .sqlite
-            .execute_batch("BEGIN")
-            .map_err(|error| map(&error))?;
+        run(&guarded.sqlite, "BEGIN").map_err(|error| map(&error))?;
         let mut session = Reading {
             connection: guarded,
             limit: shared.options.handler_limit,
@@ -224,6 +220,11 @@ impl Reader<'_> {
         // The transaction is ended when the connection is given back, whatever the work says.
         work.call(&mut session).await
     }
+}
+
+/// Runs a statement without parameters or rows, compiled once.
+fn run(connection: &Connection, sql: &str) -> Result<(), rusqlite::Error> {
+    connection.prepare_cached(sql)?.execute([]).map(|_| ())
 }
 
 /// One statement, so that receipt and result are of one state of the database.
@@ -280,7 +281,7 @@ fn list(connection: &Connection, query: &Query) -> Result<Page, Unreadable> {
         " FROM counterfoil_workspaces AS w
           JOIN counterfoil_receipts AS r INDEXED BY counterfoil_doubt ON r.workspace = w.id
           JOIN counterfoil_scopes AS s ON s.id = r.scope
-          WHERE w.name = ?1 AND r.state IN (4, 8) AND r.id < ?2 ORDER BY r.id DESC"
+          WHERE w.name = ?1 AND (r.state = 4 OR r.state = 8) AND r.id < ?2 ORDER BY r.id DESC"
     );
     let in_doubt =
         !query.states.is_empty() && query.states.iter().all(|state| IN_DOUBT.contains(state));

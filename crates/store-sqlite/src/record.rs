@@ -186,7 +186,7 @@ pub(crate) fn lapse(tx: &mut Tx<'_>, now: Timestamp, limit: u32) -> Stepped<u32>
             "SELECT ",
             receipt_columns!(),
             receipt_tables!(),
-            "WHERE r.state IN (2, 3, 4) AND r.mode <> 2 AND r.lease_until <= ?1
+            "WHERE r.state BETWEEN 2 AND 4 AND r.mode <> 2 AND r.lease_until <= ?1
              ORDER BY r.lease_until LIMIT ?2"
         ))?;
         let mut found = statement.query([now.as_millis(), i64::from(limit)])?;

@@ -85,9 +85,9 @@ CREATE INDEX counterfoil_identity ON counterfoil_receipts(locator);
 CREATE INDEX counterfoil_handle ON counterfoil_receipts(operation_id);
 CREATE INDEX counterfoil_listing ON counterfoil_receipts(workspace);
 CREATE INDEX counterfoil_lapsing ON counterfoil_receipts(lease_until)
-    WHERE state IN (2, 3, 4) AND mode <> 2;
+    WHERE state BETWEEN 2 AND 4 AND mode <> 2;
 CREATE INDEX counterfoil_doubt ON counterfoil_receipts(workspace)
-    WHERE state IN (4, 8);
+    WHERE (state = 4 OR state = 8);
 
 CREATE TABLE counterfoil_results(
     receipt INTEGER PRIMARY KEY,

@@ -225,11 +225,11 @@ async fn every_search_has_its_index() {
             "counterfoil_listing",
         ),
         (
-            "workspace = 1 AND state IN (4, 8) AND id < 9 ORDER BY id DESC",
+            "workspace = 1 AND (state = 4 OR state = 8) AND id < 9 ORDER BY id DESC",
             "counterfoil_",
         ),
         (
-            "state IN (2, 3, 4) AND mode <> 2 AND lease_until <= 9 ORDER BY lease_until",
+            "state BETWEEN 2 AND 4 AND mode <> 2 AND lease_until <= 9 ORDER BY lease_until",
             "counterfoil_lapsing",
         ),
     ] {
