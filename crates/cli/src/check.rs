@@ -5,13 +5,25 @@ use crate::{
     config::{Config, Found, SETTINGS, Setting, layers},
     environment,
     exit::Failure,
-    output::{print, print_json, table},
+    folder::is_open,
+    open::settings,
+    output::{print, print_json, say, table},
+    telemetry,
 };
 
 /// Prints every setting in force with its source; fails if any is wrong.
 pub(crate) fn run(reading: &Reading) -> Result<(), Failure> {
     let layers = layers(&reading.place.flags(), &environment::variables())?;
-    Config::read(&layers)?;
+    let config = Config::read(&layers)?;
+    config.check_address()?;
+    telemetry::filter(&config)?;
+    settings(&config)?;
+    if let Some(path) = config.key_file.as_deref().filter(|path| is_open(path)) {
+        say(&format!(
+            "warning: other users can read or change {}, and it holds secrets; `chmod 600` it",
+            path.display()
+        ));
+    }
     let found = |setting: &Setting| {
         let Found { text, source } = &layers[setting.name];
         (text.clone(), source.to_string())

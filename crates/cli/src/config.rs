@@ -3,7 +3,7 @@
 mod layers;
 mod settings;
 
-use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{fmt, net::SocketAddr, ops::RangeInclusive, path::PathBuf, str::FromStr, time::Duration};
 
 pub(crate) use layers::{Flags, Found, Layers, layers};
 pub(crate) use settings::{SETTINGS, Setting};
@@ -52,22 +52,26 @@ impl Config {
                 "server.listen",
                 "an address and a port, such as 127.0.0.1:8700",
             )?,
-            data: PathBuf::from(text(layers, "server.data")?),
+            data: optional(layers, "server.data")?
+                .map(PathBuf::from)
+                .ok_or_else(|| wrong(layers, "server.data", "a folder"))?,
             allow_remote: parsed(layers, "server.allow_remote", "true or false")?,
             accept_clock: parsed(layers, "server.accept_clock", "true or false")?,
-            replay_for: duration(layers, "retention.replay_for")?,
-            tombstone_for: duration(layers, "retention.tombstone_for")?,
+            replay_for: time(layers, "retention.replay_for", Duration::ZERO..=CENTURY)?,
+            tombstone_for: time(layers, "retention.tombstone_for", Duration::ZERO..=CENTURY)?,
             meta_prefix: text(layers, "mcp.meta_prefix")?,
             allowed_hosts: list(layers, "mcp.allowed_hosts")?,
             allowed_origins: list(layers, "mcp.allowed_origins")?,
-            body_bytes_max: bound(layers, "limits.body_bytes_max")?,
-            connections_max: bound(layers, "limits.connections_max")?,
-            headers_max: bound(layers, "limits.headers_max")?,
-            queue_max: bound(layers, "limits.queue_max")?,
-            rate_per_second: parsed(layers, "limits.rate_per_second", NUMBER)?,
-            rate_burst: parsed(layers, "limits.rate_burst", NUMBER)?,
-            drain: duration(layers, "limits.drain")?,
-            lock_patience: duration(layers, "limits.lock_patience")?,
+            body_bytes_max: between(layers, "limits.body_bytes_max", 1..=BODY_BYTES_MAX)?,
+            connections_max: between(layers, "limits.connections_max", 1..=65_536)?,
+            // Host, Authorization, Idempotency-Key and what every client adds.
+            headers_max: between(layers, "limits.headers_max", 16..=1_000)?,
+            queue_max: between(layers, "limits.queue_max", 1..=1_000_000)?,
+            rate_per_second: between(layers, "limits.rate_per_second", 0..=1_000_000)?,
+            rate_burst: between(layers, "limits.rate_burst", 1..=1_000_000)?,
+            drain: time(layers, "limits.drain", Duration::ZERO..=HOUR)?,
+            // Without any, each call would find the writer's lock taken.
+            lock_patience: time(layers, "limits.lock_patience", PATIENCE_MIN..=PATIENCE_MAX)?,
             key_file: optional(layers, "sealing.key_file")?.map(PathBuf::from),
             seal_notes: parsed(layers, "sealing.notes", "true or false")?,
             log: text(layers, "telemetry.log")?,
@@ -80,6 +84,21 @@ impl Config {
         };
         config.check(layers)?;
         Ok(config)
+    }
+
+    /// An address that other machines reach is listened on only if somebody said so.
+    pub(crate) fn check_address(&self) -> Result<(), Failure> {
+        if self.listen.ip().is_loopback() || self.allow_remote {
+            return Ok(());
+        }
+        Err(Failure::new(
+            Exit::Config,
+            format!(
+                "{} can be reached by other machines, and there is no TLS here",
+                self.listen
+            ),
+        )
+        .hint("listen on 127.0.0.1 behind a proxy that ends TLS, or say --allow-remote"))
     }
 
     /// What must fit together.
@@ -126,7 +145,11 @@ impl Config {
     }
 }
 
-const NUMBER: &str = "a whole number, not negative";
+const BODY_BYTES_MAX: usize = 256 << 20;
+const HOUR: Duration = Duration::from_secs(3600);
+const CENTURY: Duration = Duration::from_secs(36_500 * 86_400);
+const PATIENCE_MIN: Duration = Duration::from_millis(10);
+const PATIENCE_MAX: Duration = Duration::from_secs(300);
 
 fn found<'a>(layers: &'a Layers, name: &str) -> Result<&'a Found, Failure> {
     layers
@@ -156,21 +179,42 @@ fn parsed<T: FromStr>(layers: &Layers, name: &str, form: &str) -> Result<T, Fail
     text.trim().parse().map_err(|_| wrong(layers, name, form))
 }
 
-/// A bound: zero would refuse everything.
-fn bound(layers: &Layers, name: &str) -> Result<usize, Failure> {
-    match parsed(layers, name, NUMBER)? {
-        0 => Err(wrong(layers, name, "a whole number above 0")),
-        bound => Ok(bound),
+/// A whole number within its bounds.
+fn between<T: FromStr + PartialOrd + fmt::Display>(
+    layers: &Layers,
+    name: &str,
+    range: RangeInclusive<T>,
+) -> Result<T, Failure> {
+    let form = format!("a whole number from {} to {}", range.start(), range.end());
+    let number = parsed(layers, name, &form)?;
+    if range.contains(&number) {
+        return Ok(number);
     }
+    Err(wrong(layers, name, &form))
 }
 
-fn duration(layers: &Layers, name: &str) -> Result<Duration, Failure> {
+/// A duration within its bounds.
+fn time(layers: &Layers, name: &str, range: RangeInclusive<Duration>) -> Result<Duration, Failure> {
     let text = text(layers, name)?;
-    if text.trim() == "0" {
-        return Ok(Duration::ZERO);
+    let given = match text.trim() {
+        "0" => Some(Duration::ZERO),
+        text => humantime::parse_duration(text).ok(),
+    };
+    let given =
+        given.ok_or_else(|| wrong(layers, name, "a duration, such as 48h, 30days or 500ms"))?;
+    if range.contains(&given) {
+        return Ok(given);
     }
-    humantime::parse_duration(text.trim())
-        .map_err(|_| wrong(layers, name, "a duration, such as 48h, 30days or 500ms"))
+    let shown = |bound: &Duration| match bound.as_secs() {
+        seconds if seconds >= 86_400 => format!("{}days", seconds / 86_400),
+        _ => humantime::format_duration(*bound).to_string(),
+    };
+    let form = format!(
+        "a duration from {} to {}",
+        shown(range.start()),
+        shown(range.end())
+    );
+    Err(wrong(layers, name, &form))
 }
 
 fn wrong(layers: &Layers, name: &str, form: &str) -> Failure {
@@ -252,7 +296,21 @@ mod tests {
             ("[retention]\nreplay_for = 48", "retention.replay_for"),
             ("[retention]\nreplay_for = \"soon\"", "must be a duration"),
             ("[retention]\nreplay_for = \"60days\"", "longer than"),
-            ("[limits]\nqueue_max = 0", "above 0"),
+            ("[limits]\nqueue_max = 0", "from 1 to 1000000"),
+            ("[limits]\nqueue_max = 9223372036854775807", "from 1 to"),
+            ("[limits]\nconnections_max = 65537", "from 1 to 65536"),
+            ("[limits]\nheaders_max = 15", "from 16 to 1000"),
+            ("[limits]\nbody_bytes_max = 268435457", "from 1 to"),
+            ("[limits]\nrate_per_second = 1000001", "from 0 to"),
+            ("[limits]\nrate_burst = 0", "from 1 to"),
+            ("[limits]\nlock_patience = \"0\"", "from 10ms to 5m"),
+            ("[limits]\nlock_patience = \"1h\"", "from 10ms to 5m"),
+            ("[limits]\ndrain = \"2h\"", "from 0s to 1h"),
+            (
+                "[retention]\ntombstone_for = \"290000y\"",
+                "from 0s to 36500days",
+            ),
+            ("[server]\ndata = \"\"", "must be a folder"),
             ("[limits]\nqueue_max = \"many\"", "a whole number"),
             ("[sealing]\nnotes = true", "sealing.key_file"),
             ("[server]\nallow_remote = 1", "true or false"),

@@ -1,7 +1,8 @@
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, OpenOptions, TryLockError},
     io::{Error, ErrorKind, Read as _, Write as _},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use counterfoil_engine::Engine;
@@ -12,6 +13,8 @@ use crate::exit::{Exit, Failure};
 const DATABASE: &str = "counterfoil.db";
 const AGENT_KEY: &str = "agent-key";
 const LOCK: &str = "start.lock";
+/// A pause before the lock is tried again.
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// Under which name the id of the first key is kept in the store.
 const NOTE: &str = "first_agent_key";
 /// Largest agent key file that is read, in bytes.
@@ -67,6 +70,63 @@ impl Folder {
         self.0.join(AGENT_KEY)
     }
 
+    /// Where receipts were made there is an agent key: a database that is gone must not be begun
+    /// anew without a word, because every key used so far would run again.
+    pub(crate) fn knows_receipts(&self) -> bool {
+        self.agent_key().exists()
+    }
+
+    /// Why the database is not begun anew.
+    pub(crate) fn receipts_lost(&self, why: &str) -> Failure {
+        let key = self.agent_key();
+        Failure::new(
+            Exit::Store,
+            format!(
+                "{why}. The receipts of this folder are gone, though {} shows that there were some",
+                key.display()
+            ),
+        )
+        .hint(format!(
+            "restore {DATABASE} and, if there is one, {DATABASE}-wal from the same copy. To begin anew, remove {}: then every idempotency key used so far RUNS AGAIN",
+            key.display()
+        ))
+    }
+
+    /// Whether the agent key file holds the key `id`.
+    pub(crate) fn holds(&self, id: &str) -> bool {
+        let held = read_secret(&self.agent_key()).ok();
+        held.and_then(|text| Credential::parse(&text))
+            .is_some_and(|held| held.id() == id)
+    }
+
+    /// The lock of a start, waited for no longer than `patience`. Held until it is dropped.
+    async fn locked(&self, patience: Duration) -> Result<File, Failure> {
+        let lock = Self::writable(&self.0)?;
+        let start = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(lock),
+                Err(TryLockError::WouldBlock) if start.elapsed() < patience => {
+                    tokio::time::sleep(LOCK_PAUSE).await;
+                }
+                Err(TryLockError::WouldBlock) => {
+                    return Err(Failure::new(
+                        Exit::Store,
+                        format!(
+                            "another process holds {} for more than {} ms",
+                            self.0.join(LOCK).display(),
+                            patience.as_millis()
+                        ),
+                    )
+                    .hint("it is starting here, or was stopped while it did; end it (`fuser` or `lsof` names it) and start again"));
+                }
+                Err(TryLockError::Error(error)) => {
+                    return Err(unusable("the data folder", &self.0, "locked", &error));
+                }
+            }
+        }
+    }
+
     /// Opening the lock file for writing is the proof that the folder can be written to.
     fn writable(path: &Path) -> Result<File, Failure> {
         let lock = path.join(LOCK);
@@ -86,13 +146,19 @@ impl Folder {
         &self,
         engine: &Engine,
         keys: &AgentKeys,
+        patience: Duration,
     ) -> Result<FirstKey, Failure> {
-        let lock = Self::writable(&self.0)?;
-        lock.lock()
-            .map_err(|error| unusable("the data folder", &self.0, "locked", &error))?;
+        let _lock = self.locked(patience).await?;
         let path = self.agent_key();
         if path.exists() {
             let credential = Credential::parse(&read_secret(&path)?);
+            warn_if_open(&path);
+            // The first key is the oldest row there is.
+            if let Some(credential) = &credential
+                && keys.find(credential.id()).await?.is_none()
+            {
+                return Err(self.receipts_lost("the database does not know the agent key"));
+            }
             let valid = match &credential {
                 Some(credential) => keys.authenticate(credential).await?.is_some(),
                 None => false,
@@ -144,6 +210,27 @@ impl Folder {
                 .map_err(|error| unusable("the agent key file", &path, "written", &error))?;
         }
         Ok(same)
+    }
+}
+
+/// Says in the log that others can read a file with secrets.
+pub(crate) fn warn_if_open(path: &Path) {
+    if is_open(path) {
+        tracing::warn!(path = %path.display(), "other users of this machine can read or change this file, and it holds secrets; `chmod 600` it");
+    }
+}
+
+/// Whether users outside the file's group can read it, or others than its owner can write to it.
+pub(crate) fn is_open(path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o026 != 0)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        false
     }
 }
 

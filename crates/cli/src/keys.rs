@@ -10,7 +10,7 @@ use crate::{
     exit::{Exit, Failure},
     folder::Folder,
     open::{with_application, with_reading},
-    output::{print, print_json, table},
+    output::{goes_nowhere, print, print_json, print_only_copy, say, table},
 };
 
 pub(crate) fn run(command: Keys) -> Result<(), Failure> {
@@ -29,8 +29,9 @@ pub(crate) fn run(command: Keys) -> Result<(), Failure> {
                     RoleName::Admin => Role::Admin,
                 },
             };
+            somewhere()?;
             let issued = with_keys(&reading, async |keys| Ok(keys.issue(new).await?))?;
-            print_issued(&reading, &issued, "issued")
+            print_issued(&reading, &issued, "issued").map_err(|error| lost(&issued, &error))
         }
         Keys::List { reading, workspace } => {
             let workspace = workspace_id(&workspace)?;
@@ -43,15 +44,28 @@ pub(crate) fn run(command: Keys) -> Result<(), Failure> {
         Keys::Rotate { reading, id } => {
             let config = Config::load(&reading.place.flags())?;
             let folder = Folder::existing(&config.data)?;
+            let in_file = folder.holds(&id);
+            if !in_file {
+                somewhere()?;
+            }
             let issued = with_application(&config, async |application| {
                 let keys = application.agent_keys();
                 let workspace = workspace_of(&keys, &id).await?;
                 Ok(keys.rotate(&workspace, &id).await?)
             })?;
-            if folder.update_key(&issued)? {
-                eprintln!("{} holds the new key", folder.agent_key().display());
+            let in_file = folder.update_key(&issued);
+            if matches!(in_file, Ok(true)) {
+                say(&format!(
+                    "{} holds the new key",
+                    folder.agent_key().display()
+                ));
             }
-            print_issued(&reading, &issued, "rotated")
+            let printed = print_issued(&reading, &issued, "rotated");
+            match (in_file, printed) {
+                (Ok(true), _) => Ok(()),
+                (Ok(false), printed) => printed.map_err(|error| lost(&issued, &error)),
+                (Err(failure), _) => Err(failure),
+            }
         }
         Keys::Revoke { reading, id } => {
             let key = with_keys(&reading, async |keys| {
@@ -89,15 +103,39 @@ async fn workspace_of(keys: &AgentKeys, id: &str) -> Result<WorkspaceId, Failure
     found.map(|key| key.workspace).ok_or_else(absent)
 }
 
-fn print_issued(reading: &Reading, issued: &Issued, done: &str) -> Result<(), Failure> {
+/// A secret is printed and nowhere else: not before there is somebody to read it.
+fn somewhere() -> Result<(), Failure> {
+    if !goes_nowhere() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Exit::Failure,
+        "standard output goes nowhere, and the key's secret is shown there only; nothing was done",
+    )
+    .hint("let it go to a terminal, a file or a pipe"))
+}
+
+/// The secret was made and nobody has seen it.
+fn lost(issued: &Issued, error: &std::io::Error) -> Failure {
+    let id = &issued.agent_key.id;
+    Failure::new(
+        Exit::Failure,
+        format!("{id} has a new secret, and it could not be printed: {error}"),
+    )
+    .hint(format!(
+        "it is lost; `counterfoil keys rotate {id}` makes another one"
+    ))
+}
+
+fn print_issued(reading: &Reading, issued: &Issued, done: &str) -> Result<(), std::io::Error> {
     let secret = issued.credential.reveal();
     if reading.json {
         let mut value = to_json(&issued.agent_key);
         value["key"] = json!(secret.as_str());
-        return print_json(&value);
+        return print_only_copy(&format!("{value:#}"));
     }
     let key = &issued.agent_key;
-    print(&format!(
+    print_only_copy(&format!(
         "{done} {} in workspace {} ({}); its key is shown this once:\n{}",
         key.id,
         key.workspace,

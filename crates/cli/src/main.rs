@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{failure}");
+            output::say(&failure.to_string());
             failure.exit.into()
         }
     }

@@ -31,7 +31,11 @@ async fn serve(mcp: &Mcp, config: &Config, folder: &Folder) -> Result<(), Failur
         Some(file) => file.clone(),
         None => {
             folder
-                .first_key(application.engine(), &application.agent_keys())
+                .first_key(
+                    application.engine(),
+                    &application.agent_keys(),
+                    config.lock_patience,
+                )
                 .await?;
             folder.agent_key()
         }

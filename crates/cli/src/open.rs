@@ -2,13 +2,13 @@ use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use counterfoil_engine::KeyRing;
 use counterfoil_server::{Application, Rate, Settings};
-use counterfoil_sqlite::{Options, SqliteStore};
+use counterfoil_sqlite::{OpenError, Options, SqliteStore};
 use counterfoil_store::Store;
 
 use crate::{
     config::Config,
     exit::{Exit, Failure},
-    folder::Folder,
+    folder::{Folder, warn_if_open},
 };
 
 /// Opens the database of a data folder and starts the application on it.
@@ -19,7 +19,7 @@ pub(crate) async fn application(
     folder: &Folder,
 ) -> Result<(Application, SqliteStore), Failure> {
     let settings = settings(config)?;
-    let store = open(config, folder, false)?;
+    let store = open(config, folder, Mode::Writing)?;
     let shared: Arc<dyn Store> = Arc::new(store.clone());
     let application = Application::start(shared, settings).await?;
     if let Err(moved) = check_clock(&application, config.accept_clock).await {
@@ -41,19 +41,33 @@ async fn check_clock(application: &Application, accept: bool) -> Result<(), Fail
     }
 }
 
+/// What the database is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Reading,
+    Writing,
+}
+
 #[allow(
     clippy::field_reassign_with_default,
     reason = "the options have a private field"
 )]
-fn open(config: &Config, folder: &Folder, read_only: bool) -> Result<SqliteStore, Failure> {
+fn open(config: &Config, folder: &Folder, mode: Mode) -> Result<SqliteStore, Failure> {
     let mut options = Options::default();
     options.queue_max = config.queue_max;
     options.lock_patience = config.lock_patience;
-    options.read_only = read_only;
-    Ok(SqliteStore::open(folder.database(), options)?)
+    options.read_only = mode == Mode::Reading;
+    options.must_exist = folder.knows_receipts();
+    let opened = SqliteStore::open(folder.database(), options);
+    if let Err(OpenError::Lost(path)) = &opened {
+        let path = path.display();
+        return Err(folder.receipts_lost(&format!("{path} is missing or holds nothing any more")));
+    }
+    Ok(opened?)
 }
 
-fn settings(config: &Config) -> Result<Settings, Failure> {
+/// What the application gets, checked as far as it can be without a store.
+pub(crate) fn settings(config: &Config) -> Result<Settings, Failure> {
     let mut settings = Settings::default();
     settings.retention.replay_for = config.replay_for;
     settings.retention.tombstone_for = config.tombstone_for;
@@ -74,10 +88,12 @@ fn settings(config: &Config) -> Result<Settings, Failure> {
     };
     settings.seal_notes = config.seal_notes;
     settings.key_ring = config.key_file.as_deref().map(key_ring).transpose()?;
+    settings.check()?;
     Ok(settings)
 }
 
 fn key_ring(path: &Path) -> Result<Arc<KeyRing>, Failure> {
+    warn_if_open(path);
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::new(
             Exit::Config,
@@ -105,7 +121,7 @@ where
 {
     let folder = Folder::existing(&config.data)?;
     let settings = settings(config)?;
-    let store = open(config, &folder, true)?;
+    let store = open(config, &folder, Mode::Reading)?;
     let shared: Arc<dyn Store> = Arc::new(store.clone());
     runtime()?.block_on(async {
         let done = body(Application::attach(shared, settings)?).await;

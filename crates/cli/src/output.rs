@@ -1,4 +1,4 @@
-use std::io::Write as _;
+use std::io::{Error, ErrorKind, Write as _};
 
 use serde_json::Value;
 
@@ -6,24 +6,50 @@ use crate::exit::{Exit, Failure};
 
 /// Prints text on standard output. A reader that has gone away (a closed pipe) is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    let written = out
-        .write_all(text.as_bytes())
-        .and_then(|()| {
-            if text.ends_with('\n') {
-                Ok(())
-            } else {
-                out.write_all(b"\n")
-            }
-        })
-        .and_then(|()| out.flush());
-    match written {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::new(
+    match write(text) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::new(
             Exit::Failure,
             format!("standard output cannot be written: {error}"),
         )),
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// Prints the only copy of something: that nobody reads it is a failure.
+pub(crate) fn print_only_copy(text: &str) -> Result<(), Error> {
+    write(text)
+}
+
+fn write(text: &str) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    if !text.ends_with('\n') {
+        out.write_all(b"\n")?;
+    }
+    out.flush()
+}
+
+/// Whether what is printed goes nowhere: to the null device, which is also what a closed standard
+/// output becomes when the program starts.
+pub(crate) fn goes_nowhere() -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        let device = |path: &str| std::fs::metadata(path).map(|found| found.rdev());
+        match (device("/dev/stdout"), device("/dev/null")) {
+            (Ok(out), Ok(null)) => out == null,
+            (Err(_), _) | (_, Err(_)) => false,
+        }
+    }
+    #[cfg(not(unix))]
+    false
+}
+
+/// Says something on standard error, where a full disk or a closed stream changes nothing.
+pub(crate) fn say(text: &str) {
+    let mut lines: Vec<String> = text.lines().map(shown).collect();
+    lines.push(String::new());
+    let _ = std::io::stderr().write_all(lines.join("\n").as_bytes());
 }
 
 /// Prints a value as JSON, indented.
@@ -59,10 +85,10 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Text without control characters.
+/// Text without control characters and without what turns or hides the text around it.
 pub(crate) fn shown(text: &str) -> String {
     let escape = |c: char| {
-        if c.is_control() {
+        if c.is_control() || is_invisible(c) {
             c.escape_default().to_string()
         } else {
             c.to_string()
@@ -71,9 +97,32 @@ pub(crate) fn shown(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
+/// Characters that show nothing themselves: directions, joiners, separators, tags.
+const fn is_invisible(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}'
+            | '\u{61c}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}'
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_turns_or_hides_the_text_around_it() {
+        assert_eq!(shown("a\u{202e}b\u{2066}c"), "a\\u{202e}b\\u{2066}c");
+        assert_eq!(shown("a\u{200b}\n\u{feff}"), "a\\u{200b}\\n\\u{feff}");
+        assert_eq!(shown("Grüße, 世界"), "Grüße, 世界");
+    }
 
     #[test]
     fn tables_line_up_and_escape() {

@@ -24,7 +24,7 @@ const EXIT_KILLED: i32 = 130;
 
 pub(crate) fn run(serve: &Serve) -> Result<(), Failure> {
     let config = Config::load(&serve.flags())?;
-    check_address(&config)?;
+    config.check_address()?;
     let telemetry = Telemetry::start(&config)?;
     let folder = Folder::create(&config.data)?;
     let runtime = runtime()?;
@@ -33,21 +33,6 @@ pub(crate) fn run(serve: &Serve) -> Result<(), Failure> {
     runtime.shutdown_background();
     telemetry.finish();
     done
-}
-
-/// An address that other machines reach is listened on only if somebody said so.
-fn check_address(config: &Config) -> Result<(), Failure> {
-    if config.listen.ip().is_loopback() || config.allow_remote {
-        return Ok(());
-    }
-    Err(Failure::new(
-        Exit::Config,
-        format!(
-            "{} can be reached by other machines, and there is no TLS here",
-            config.listen
-        ),
-    )
-    .hint("listen on 127.0.0.1 behind a proxy that ends TLS, or say --allow-remote"))
 }
 
 async fn listen(config: &Config, folder: &Folder) -> Result<(), Failure> {
@@ -61,7 +46,11 @@ async fn listen(config: &Config, folder: &Folder) -> Result<(), Failure> {
         .map_err(|error| cannot_listen(config.listen, &error))?;
     let (application, store) = application(config, folder).await?;
     let first = folder
-        .first_key(application.engine(), &application.agent_keys())
+        .first_key(
+            application.engine(),
+            &application.agent_keys(),
+            config.lock_patience,
+        )
         .await?;
     if !address.ip().is_loopback() {
         tracing::warn!(%address, "other machines reach this address, and credentials cross the network unencrypted unless a proxy in front ends TLS");

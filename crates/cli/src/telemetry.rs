@@ -5,6 +5,14 @@ use crate::{
     exit::{Exit, Failure},
 };
 
+/// What `telemetry.log` asks for.
+pub(crate) fn filter(config: &Config) -> Result<EnvFilter, Failure> {
+    config.log.parse().map_err(|error| {
+        Failure::new(Exit::Config, format!("telemetry.log: {error}"))
+            .hint("write a level, or targets with levels: `info,counterfoil_engine=debug`")
+    })
+}
+
 /// What must be kept until the program ends, so that spans still on their way are exported.
 pub(crate) struct Telemetry {
     #[cfg(feature = "otlp")]
@@ -14,11 +22,11 @@ pub(crate) struct Telemetry {
 impl Telemetry {
     /// Logs to standard error, and exports spans if that is configured.
     pub(crate) fn start(config: &Config) -> Result<Self, Failure> {
-        let filter: EnvFilter = config.log.parse().map_err(|error| {
-            Failure::new(Exit::Config, format!("telemetry.log: {error}"))
-                .hint("write a level, or targets with levels: `info,counterfoil_engine=debug`")
-        })?;
-        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let filter = filter(config)?;
+        // What cannot be written is dropped: saying so on the same stream would panic.
+        let lines = tracing_subscriber::fmt::layer()
+            .log_internal_errors(false)
+            .with_writer(std::io::stderr);
         let lines: Box<dyn tracing_subscriber::Layer<_> + Send + Sync> = if config.log_json {
             Box::new(lines.json())
         } else {

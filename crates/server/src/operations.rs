@@ -16,6 +16,8 @@ pub use view::{OperationPage, OperationView};
 pub(crate) const PAGE_DEFAULT: u32 = 50;
 /// Most operations on a page.
 pub(crate) const PAGE_MAX: u32 = 100;
+/// Most reads for one page, which may be short or empty because of it.
+const LOOKS_MAX: u32 = 20;
 const CURSOR_KIND: char = 'o';
 /// What stands between the place and the part of the list in a cursor.
 const IN_DOUBT: char = 'd';
@@ -67,7 +69,7 @@ pub async fn show_operation(engine: &Engine, id: &str) -> Result<OperationView, 
 /// Which operations to list.
 #[derive(Clone, Debug)]
 pub struct OperationFilter<'a> {
-    /// The state's word; `None`: all of them.
+    /// The state's word as [`OperationView::state`] shows it; `None`: all of them.
     pub state: Option<&'a str>,
     /// From 1 to 100.
     pub limit: u32,
@@ -100,22 +102,33 @@ pub async fn list_operations(
     page(engine, workspace, None, filter).await
 }
 
-/// The states a list can be narrowed to.
-pub(crate) fn listed_states() -> impl Iterator<Item = State> {
+/// What a finished operation is shown as once only its tombstone is left. No state of the row.
+const EXPIRED: &str = "expired";
+
+fn listed_states() -> impl Iterator<Item = State> {
     State::all().filter(|state| *state != State::Free)
 }
 
+/// The words a list can be narrowed by.
+pub(crate) fn listed_words() -> impl Iterator<Item = &'static str> {
+    listed_states()
+        .map(State::as_str)
+        .chain(std::iter::once(EXPIRED))
+}
+
+/// The recorded states to look through.
 fn states(filter: Option<&str>) -> Result<Vec<State>, Error> {
-    let Some(word) = filter else {
-        return Ok(listed_states().collect());
-    };
-    match listed_states().find(|state| state.as_str() == word) {
-        Some(state) => Ok(vec![state]),
-        None => {
-            let words: Vec<_> = listed_states().map(State::as_str).collect();
-            let message = format!("must be one of {}", words.join(", "));
-            Err(Error::invalid("state", message))
-        }
+    match filter {
+        None => Ok(listed_states().collect()),
+        Some(EXPIRED) => Ok(State::all().filter(|state| state.is_finished()).collect()),
+        Some(word) => match listed_states().find(|state| state.as_str() == word) {
+            Some(state) => Ok(vec![state]),
+            None => {
+                let words: Vec<_> = listed_words().collect();
+                let message = format!("must be one of {}", words.join(", "));
+                Err(Error::invalid("state", message))
+            }
+        },
     }
 }
 
@@ -142,8 +155,10 @@ async fn page(
         })?,
     };
     let now = engine.now();
-    let mut operations = Vec::new();
+    let mut operations: Vec<OperationView> = Vec::new();
+    let mut looks = 0;
     let next_cursor = loop {
+        looks += 1;
         let room = filter.limit - u32::try_from(operations.len()).unwrap_or(filter.limit);
         let states = if part == IN_DOUBT { &doubt } else { &rest };
         let next = if states.is_empty() {
@@ -160,10 +175,10 @@ async fn page(
                 limit: room,
             };
             let found = engine.store().list(&query).await?;
-            let live = found
-                .receipts
-                .into_iter()
-                .filter(|receipt| receipt.phase(now) != Phase::Gone);
+            let live = found.receipts.into_iter().filter(|receipt| {
+                let shown = receipt.shown_state(now);
+                receipt.phase(now) != Phase::Gone && filter.state.is_none_or(|word| word == shown)
+            });
             operations.extend(live.map(|receipt| OperationView {
                 receipt,
                 now,
@@ -173,6 +188,8 @@ async fn page(
             found.next
         };
         match next {
+            // Few of the rows are shown as what was asked for.
+            Some(next) if looks < LOOKS_MAX && operations.is_empty() => place = Some(next),
             Some(next) => break Some(write_place(part, Some(next))),
             None if part == IN_DOUBT => (part, place) = (THE_REST, None),
             None => break None,
@@ -219,6 +236,7 @@ mod tests {
     #[test]
     fn states_are_checked() {
         assert_eq!(states(Some("running")), Ok(vec![State::Running]));
+        assert!(states(Some("expired")).is_ok_and(|states| states.contains(&State::Failed)));
         assert!(states(Some("free")).is_err());
         assert!(states(Some("gone")).is_err());
         assert!(!states(None).unwrap().contains(&State::Free));

@@ -2,6 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use counterfoil_core::{Pointer, Policy, Retention};
 use counterfoil_engine::{KeyRing, Limits, Operation};
+use counterfoil_mcp::HttpOptions;
 
 use crate::{Error, Rate};
 
@@ -44,6 +45,24 @@ impl Default for Settings {
             drain_for: Duration::from_secs(10),
             limits: Limits::default(),
         }
+    }
+}
+
+impl Settings {
+    /// Whether [`crate::Application::start`] takes them, as far as can be said without a store.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] says what is wrong.
+    pub fn check(&self) -> Result<(), Error> {
+        let options = HttpOptions {
+            allowed_hosts: self.allowed_hosts.clone(),
+            allowed_origins: self.allowed_origins.clone(),
+            ..HttpOptions::default()
+        };
+        options
+            .check()
+            .map_err(|error| Error::Settings(error.to_string()))?;
+        Operations::new(self).map(drop)
     }
 }
 

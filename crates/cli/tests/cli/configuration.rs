@@ -91,3 +91,52 @@ fn sealing_keys_are_checked_at_the_start() {
     assert!(again.is_replay());
     assert_eq!(again.body, first.body);
 }
+
+#[test]
+fn a_check_refuses_what_a_start_would_refuse() {
+    let place = Place::new();
+    for (file, part) in [
+        ("[telemetry]\nlog = \"=[\"", "telemetry.log"),
+        ("[server]\nlisten = \"0.0.0.0:0\"", "--allow-remote"),
+        ("[sealing]\nkey_file = \"nowhere\"", "sealing.key_file"),
+        ("[mcp]\nallowed_hosts = [\"*\"]", "allowed host"),
+        ("[mcp]\nallowed_origins = [\"a b\"]", "allowed origin"),
+        ("[limits]\nlock_patience = \"0\"", "limits.lock_patience"),
+        (
+            "[limits]\nconnections_max = 9223372036854775807",
+            "limits.connections_max",
+        ),
+    ] {
+        std::fs::write(place.path("counterfoil.toml"), file).unwrap();
+        let check = Finished(place.command(&["config", "check"]).output().unwrap());
+        let said = check.fails(3);
+        assert!(said.contains(part), "{file}: {said}");
+        let mut serve = place.command(&["serve"]);
+        if !file.contains("listen") {
+            serve.args(["--listen", "127.0.0.1:0"]);
+        }
+        let said = Finished(serve.output().unwrap()).fails(3);
+        assert!(said.contains(part), "{file}: {said}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_key_file_that_others_can_read_is_said() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    let path = place.path("keys");
+    std::fs::write(&path, format!("1 {}=\n", "A".repeat(43))).unwrap();
+    std::fs::write(
+        place.path("counterfoil.toml"),
+        "[sealing]\nkey_file = \"keys\"\n",
+    )
+    .unwrap();
+    for (mode, warned) in [(0o644, true), (0o660, true), (0o600, false), (0o640, false)] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let check = place.command(&["config", "check"]).output().unwrap();
+        assert!(check.status.success());
+        let said = String::from_utf8(check.stderr).unwrap();
+        assert_eq!(said.contains("chmod 600"), warned, "{mode:o}: {said}");
+    }
+}

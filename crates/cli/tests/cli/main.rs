@@ -3,6 +3,7 @@
 
 mod commands;
 mod configuration;
+mod lost;
 mod process;
 mod serve;
 mod stdio;

@@ -61,7 +61,7 @@ pub(super) async fn issue(
 
 pub(super) async fn rotate(
     State(shared): State<Shared>,
-    Admin(_): Admin,
+    Admin(admin): Admin,
     Id(id): Id,
     mutation: Mutation,
 ) -> Response {
@@ -69,6 +69,12 @@ pub(super) async fn rotate(
     let now = shared.engine.now();
     let validate = |mutation: &Mutation| {
         no_body(mutation)?;
+        // Were its answer lost, nobody could ask for it any more: the old secret is refused, and
+        // the new one is in that answer only.
+        if admin.id.as_str() == id {
+            let why = "names the key of this very call: if the answer were lost, you would be locked out; use another admin key, or `counterfoil keys rotate` on the server";
+            return Err(problem_of(&shared.rest, Error::invalid("id", why)));
+        }
         let secret = shared.agent_keys.secret_for(&id);
         secret.map_err(|error| problem_of(&shared.rest, error))
     };

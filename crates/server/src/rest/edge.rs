@@ -26,8 +26,12 @@ pub(super) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let header = request.headers().get(header::AUTHORIZATION);
-    let header = header.and_then(|value| value.to_str().ok());
+    let mut lines = request.headers().get_all(header::AUTHORIZATION).iter();
+    // Of several, a proxy in front may have checked another one than the one taken here.
+    let header = match (lines.next(), lines.next()) {
+        (Some(only), None) => only.to_str().ok(),
+        (None, _) | (Some(_), Some(_)) => None,
+    };
     let remote = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let remote = remote.map(|ConnectInfo(address)| address.ip());
     match shared.gate.admit(header, remote).await {

@@ -1,5 +1,4 @@
 use axum::{extract::Query, http::Uri};
-use counterfoil_core::Code;
 use counterfoil_http::{Issue, Mutation, Problem};
 use serde::Deserialize;
 
@@ -32,13 +31,9 @@ impl ListQuery {
     }
 }
 
-/// Refuses what a mutation would ignore silently: a query, and a key under a name that is not
-/// taken. The body's unknown fields are refused where it is read.
+/// Refuses what a mutation would ignore silently: a query. A key under a name that is not taken is
+/// refused before, and the body's unknown fields where it is read.
 pub(super) fn nothing_ignored(mutation: &Mutation) -> Result<(), Problem> {
-    if mutation.headers().contains_key("x-idempotency-key") {
-        return Err(Problem::new(Code::InvalidKey)
-            .detail("The key goes into the header Idempotency-Key, without `X-`."));
-    }
     if !mutation.query().is_empty() {
         let message = "this route takes no query; a key goes into the header Idempotency-Key";
         return Err(Problem::invalid([Issue::new("/query", message)]));

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     notes::{BODY_CHARS_MAX, PAGE_DEFAULT, PAGE_MAX},
-    operations::listed_states,
+    operations::listed_words,
 };
 
 fn object(properties: Value, required: &[&str]) -> Value {
@@ -83,10 +83,10 @@ pub(super) fn operation_ref() -> Value {
 
 pub(super) fn operation_listing() -> Value {
     let mut properties = page_properties();
-    let states: Vec<_> = listed_states().map(|state| state.as_str()).collect();
+    let states: Vec<_> = listed_words().collect();
     properties["state"] = json!({
         "type": "string", "enum": states,
-        "description": "Only operations in this recorded state.",
+        "description": "Only operations in this state. `expired`: only the tombstone is left.",
     });
     object(properties, &[])
 }

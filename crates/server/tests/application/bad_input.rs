@@ -197,7 +197,7 @@ async fn field_16_a_key_in_a_place_that_is_not_taken_is_refused() {
         .body(BODY)
         .send()
         .await;
-    in_query.problem(422, "invalid");
+    in_query.problem(422, "invalid_key");
     let in_body = post("/api/v1/notes")
         .body(r#"{"body":"x","idempotency_key":"k"}"#)
         .send()

@@ -145,6 +145,16 @@ async fn past_its_window_an_operation_is_shown_as_expired() {
     assert_eq!(view["effect"], "happened");
     assert_eq!(view["result_kept"], "expired");
     assert_eq!(view["result"], Value::Null);
+    for (state, count) in [("expired", 1), ("succeeded", 0), ("outcome_unknown", 0)] {
+        let path = format!("/api/v1/operations?state={state}");
+        let list = app.get(&path).send().await.json();
+        assert_eq!(
+            list["operations"].as_array().unwrap().len(),
+            count,
+            "{state}"
+        );
+        assert_eq!(list["next_cursor"], Value::Null);
+    }
 }
 
 #[tokio::test]

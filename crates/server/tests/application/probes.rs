@@ -60,3 +60,14 @@ async fn figures_are_counted_by_route_and_outcome() {
     }
     assert!(!text.contains("secret-path"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i2_field_22_a_database_removed_under_the_server_is_told_and_takes_nothing() {
+    let app = App::new().await;
+    assert_eq!(app.note("k", "x").await.status, 201);
+    std::fs::remove_file(app.folder.path().join("test.db")).unwrap();
+    let ready = app.ask(Method::GET, "/readyz").send().await;
+    ready.problem(503, "unavailable");
+    app.note("k2", "x").await.problem(503, "unavailable");
+    assert_eq!(app.ask(Method::GET, "/healthz").send().await.status, 200);
+}
