@@ -251,6 +251,23 @@ mod tests {
     }
 
     #[test]
+    fn the_guide_names_every_setting_with_its_default() {
+        let guide = include_str!("../../../docs/guides/operating.md");
+        for setting in SETTINGS {
+            let line = format!("| `{}` |", setting.name);
+            let line = guide.lines().find(|text| text.starts_with(&line));
+            let line = line.unwrap_or_else(|| panic!("{} is missing", setting.name));
+            let default = line.split('|').nth(2).unwrap();
+            let expected = if setting.default.is_empty() {
+                "none"
+            } else {
+                setting.default
+            };
+            assert!(default.contains(expected), "{}: {default}", setting.name);
+        }
+    }
+
+    #[test]
     fn flags_beat_the_environment_beats_the_file() {
         let file = "[server]\nlisten = \"127.0.0.1:2\"\n[retention]\nreplay_for = \"1h\"\ntombstone_for = 0\n[mcp]\nmeta_prefix = \"assay\"";
         let variables = [

@@ -64,7 +64,8 @@ pub(crate) fn run(command: Keys) -> Result<(), Failure> {
             match (in_file, printed) {
                 (Ok(true), _) => Ok(()),
                 (Ok(false), printed) => printed.map_err(|error| lost(&issued, &error)),
-                (Err(failure), _) => Err(failure),
+                (Err(failure), Ok(())) => Err(failure),
+                (Err(_), Err(error)) => Err(lost(&issued, &error)),
             }
         }
         Keys::Revoke { reading, id } => {
