@@ -85,10 +85,16 @@ impl Ready {
             Ok(Atomic::Own(found)) => engine.own(&found).await,
             Ok(Atomic::Aborted(reply)) => Answer::Failed { reply },
             Ok(Atomic::Decided(decision, found)) => engine.decided(&call, decision, *found).await,
-            Err(error) => Answer::Refused(Refusal {
-                reason: error.into(),
-                operation_id: None,
+            // The same key is safe: it finds its receipt, or there is none and it runs.
+            Err(Error::CommitUnknown) => Answer::Refused(Refusal {
+                reason: Reason::Unknown {
+                    first: true,
+                    timed_out: false,
+                    retryable: true,
+                },
+                operation_id: Some(admission.operation_id),
             }),
+            Err(error) => Reason::from(error).into(),
         };
         count(engine.deliver(&call, answer).await)
     }

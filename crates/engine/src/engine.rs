@@ -259,7 +259,15 @@ impl Engine {
         let mut found = inner.store.find(&call.identity).await?;
         let mut decision = decide(found.as_ref().map(|f| &f.receipt), &presented, self.now());
         if matches!(decision, Decision::Unknown { lapsed: true, .. }) {
-            inner.store.lapse(self.now(), LAPSE_BATCH).await?;
+            match inner.store.lapse(self.now(), LAPSE_BATCH).await {
+                // Nothing of this call was started.
+                Err(Error::CommitUnknown) => {
+                    return Err(Error::Busy {
+                        retry_after: Duration::from_secs(1),
+                    });
+                }
+                done => done?,
+            };
             inner.waiters.wake(&call.identity);
             found = inner.store.find(&call.identity).await?;
             decision = decide(found.as_ref().map(|f| &f.receipt), &presented, self.now());
@@ -370,10 +378,11 @@ impl Engine {
             Decision::ResultUnavailable => refuse(Reason::ResultUnavailable),
             Decision::Committed { retry_after } => refuse(Reason::Committed { retry_after }),
             Decision::InProgress { retry_after } => refuse(Reason::InProgress { retry_after }),
-            Decision::Unknown { retryable, .. } => refuse(Reason::Unknown {
+            // Nothing here sends a guarded call again, also not under its provider key.
+            Decision::Unknown { .. } => refuse(Reason::Unknown {
                 first: false,
                 timed_out: false,
-                retryable,
+                retryable: false,
             }),
             Decision::Expired => refuse(Reason::Expired),
         }

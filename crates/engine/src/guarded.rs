@@ -284,9 +284,12 @@ impl Engine {
         let give_up = tokio::time::Instant::now() + self.inner.limits.record_for;
         let mut pause = RECORD_PAUSE;
         loop {
-            let error = match self.inner.store.complete(fence, completion.clone()).await {
-                Ok(receipt) => return Ok(receipt),
-                Err(error) => error,
+            // It stays in the store's queue when this caller stops waiting for it.
+            let step = self.inner.store.complete(fence, completion.clone());
+            let error = match tokio::time::timeout_at(give_up, step).await {
+                Ok(Ok(receipt)) => return Ok(receipt),
+                Ok(Err(error)) => error,
+                Err(_elapsed) => return Err(Error::CommitUnknown),
             };
             let again = match &error {
                 Error::Busy { .. } | Error::Unavailable(_) | Error::CommitUnknown => true,
@@ -364,7 +367,9 @@ fn answer_of(
     match outcome {
         Outcome::Lost { timed_out } => unknown(timed_out),
         Outcome::Failed(_) if matches!(event, Event::Lost { .. }) => unknown(false),
-        Outcome::Failed(reply) | Outcome::NotApplied(reply) => Answer::Failed { reply },
+        Outcome::Failed(reply) | Outcome::NotApplied(reply) if recorded.is_some() => {
+            Answer::Failed { reply }
+        }
         Outcome::Asked { reply, .. } if recorded.is_some() => Answer::Asked {
             reply,
             operation_id,
@@ -382,7 +387,9 @@ fn answer_of(
         }
         Outcome::Succeeded(reply)
         | Outcome::Refused { reply, .. }
-        | Outcome::Asked { reply, .. } => Answer::NotRecorded {
+        | Outcome::Asked { reply, .. }
+        | Outcome::Failed(reply)
+        | Outcome::NotApplied(reply) => Answer::NotRecorded {
             reply,
             operation_id,
         },

@@ -198,22 +198,36 @@ impl Engine {
     /// The background work of a process: records lapsed leases as they lapse and sweeps hourly.
     /// Never returns; run it on a task of its own.
     pub async fn maintain(&self) {
-        let mut lapse = tokio::time::interval(LAPSE_EVERY);
-        lapse.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut sweep = tokio::time::interval(SWEEPS_APART + Duration::from_secs(1));
-        sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            let done = tokio::select! {
-                _ = sweep.tick() => self.sweep().await.map(|report| {
-                    tracing::info!(?report, "swept");
-                }),
-                _ = lapse.tick() => self.inner.store.lapse(self.now(), STEP_ROWS).await.map(|_| ()),
-            };
-            if let Err(error) = done {
-                tracing::warn!(%error, "background work failed; it is tried again");
+        // Side by side: a long sweep holds no lapsed lease up.
+        let lapsing = async {
+            let mut every = interval(LAPSE_EVERY);
+            loop {
+                every.tick().await;
+                told(self.inner.store.lapse(self.now(), STEP_ROWS).await);
             }
-        }
+        };
+        let sweeping = async {
+            let mut every = interval(SWEEPS_APART + Duration::from_secs(1));
+            loop {
+                every.tick().await;
+                if let Some(report) = told(self.sweep().await) {
+                    tracing::info!(?report, "swept");
+                }
+            }
+        };
+        tokio::join!(lapsing, sweeping);
     }
+}
+
+fn interval(every: Duration) -> tokio::time::Interval {
+    let mut interval = tokio::time::interval(every);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    interval
+}
+
+fn told<T>(done: Result<T, Error>) -> Option<T> {
+    done.map_err(|error| tracing::warn!(%error, "background work failed; it is tried again"))
+        .ok()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use counterfoil_core::{Identity, PrincipalId};
+use counterfoil_core::{Identity, PrincipalId, WorkspaceId};
 use tokio::sync::{Notify, futures::Notified};
 
 use crate::Limits;
@@ -18,7 +18,7 @@ pub(crate) struct Waiters {
 #[derive(Default)]
 struct Inner {
     receipts: HashMap<Identity, (Arc<Notify>, usize)>,
-    principals: HashMap<PrincipalId, usize>,
+    principals: HashMap<(WorkspaceId, PrincipalId), usize>,
     total: usize,
 }
 
@@ -34,11 +34,8 @@ impl Waiters {
     pub(crate) fn register(self: &Arc<Self>, identity: &Identity) -> Option<Waiter> {
         let mut guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let inner = &mut *guard;
-        let of_principal = inner
-            .principals
-            .get(&identity.principal)
-            .copied()
-            .unwrap_or(0);
+        let caller = (identity.workspace.clone(), identity.principal.clone());
+        let of_principal = inner.principals.get(&caller).copied().unwrap_or(0);
         let of_receipt = inner.receipts.get(identity).map_or(0, |(_, count)| *count);
         if inner.total >= self.limits.waiters_max
             || of_principal >= self.limits.waiters_per_principal_max
@@ -47,10 +44,7 @@ impl Waiters {
             return None;
         }
         inner.total += 1;
-        *inner
-            .principals
-            .entry(identity.principal.clone())
-            .or_default() += 1;
+        *inner.principals.entry(caller).or_default() += 1;
         let (notify, count) = inner.receipts.entry(identity.clone()).or_default();
         *count += 1;
         Some(Waiter {
@@ -92,10 +86,14 @@ impl Drop for Waiter {
             .unwrap_or_else(PoisonError::into_inner);
         let inner = &mut *guard;
         inner.total = inner.total.saturating_sub(1);
-        if let Some(count) = inner.principals.get_mut(&self.identity.principal) {
+        let caller = (
+            self.identity.workspace.clone(),
+            self.identity.principal.clone(),
+        );
+        if let Some(count) = inner.principals.get_mut(&caller) {
             *count -= 1;
             if *count == 0 {
-                inner.principals.remove(&self.identity.principal);
+                inner.principals.remove(&caller);
             }
         }
         if let Some((_, count)) = inner.receipts.get_mut(&self.identity) {

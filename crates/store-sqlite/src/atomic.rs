@@ -81,8 +81,12 @@ fn outcome(
     handler: &dyn AtomicHandler,
     operation_id: OperationId,
 ) -> Result<Result<Reply, Failure>, Error> {
-    run(tx, |session| {
+    let (outcome, failed) = run(tx, |session| {
         handler.call(operation_id, session).now_or_never()
+    })?;
+    Ok(match (outcome, failed) {
+        (Ok(_), Some(error)) => Err(Failure::Store(error)),
+        (outcome, _) => outcome,
     })
 }
 
@@ -114,9 +118,9 @@ fn undo_with(tx: &Tx<'_>, error: Error) -> Halt {
 pub(crate) fn transact(tx: &mut Tx<'_>, work: &dyn Work) -> Stepped<()> {
     open_savepoint(tx)?;
     match run(tx, |session| work.call(session).now_or_never()) {
-        Ok(Ok(())) if tx.has_ended() => Err(Halt::Broke(ended())),
-        Ok(Ok(())) => keep_savepoint(tx),
-        Ok(Err(error)) | Err(error) => Err(undo_with(tx, error)),
+        Ok((Ok(()), _)) if tx.has_ended() => Err(Halt::Broke(ended())),
+        Ok((Ok(()), None)) => keep_savepoint(tx),
+        Ok((Err(error), _) | (Ok(()), Some(error))) | Err(error) => Err(undo_with(tx, error)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use counterfoil_store::{BoxFuture, Dialect, Error, Fence, Row, Sql, Value};
+use counterfoil_store::{BoxFuture, Dialect, Error, Fence, Row, Sql, Value, Watched};
 
 use crate::{
     connection::Guarded,
@@ -79,21 +79,24 @@ impl Sql for Session<'_, '_> {
 }
 
 /// Runs an application's code on the writer's thread, where nothing may be waited for: the
-/// transaction is always ready, so `once` polls the future once, and `None` is a mistake.
+/// transaction is always ready, so `once` polls the future once, and `None` is a mistake. With the
+/// output comes the first error of a statement: nothing it wrote may stay then.
 pub(crate) fn run<T>(
     tx: &mut Tx<'_>,
     once: impl FnOnce(&mut dyn Sql) -> Option<T>,
-) -> Result<T, Error> {
+) -> Result<(T, Option<Error>), Error> {
     let limit = tx.shared.options.handler_limit;
     tx.guard().enter(Running::Handler, limit);
     let polled = catch_unwind(AssertUnwindSafe(|| {
         let mut session = Session(&mut *tx);
-        once(&mut session)
+        let mut watched = Watched::new(&mut session);
+        let output = once(&mut watched);
+        (output, watched.failed())
     }));
     tx.guard().leave();
     match polled {
-        Ok(Some(output)) => Ok(output),
-        Ok(None) => Err(Error::Handler(
+        Ok((Some(output), failed)) => Ok((output, failed)),
+        Ok((None, _)) => Err(Error::Handler(
             "it awaited something other than its transaction".to_owned(),
         )),
         Err(_) => Err(Error::Handler("it panicked".to_owned())),

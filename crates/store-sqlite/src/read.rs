@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use counterfoil_core::{EventRecord, Identity, OperationId, State};
+use counterfoil_core::{EventRecord, Identity, OperationId, State, Timestamp};
 use counterfoil_store::{Cursor, Error, Found, Page, Query, ReadWork, StoredReply};
 use rusqlite::{Connection, OptionalExtension as _};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -198,6 +198,17 @@ impl Reader<'_> {
                 .prepare_cached("SELECT coalesce(sum(unresolved), 0) FROM counterfoil_workspaces")?
                 .query_row([], |row| row.get(0))?;
             Ok(u64::try_from(sum).unwrap_or_default())
+        })
+    }
+
+    /// Whether a lease has lapsed that no row says so of yet.
+    pub(crate) fn any_lapsed(&mut self, now: Timestamp) -> Result<bool, Error> {
+        self.look(|connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT EXISTS (SELECT 1 FROM counterfoil_receipts
+                 WHERE state BETWEEN 2 AND 4 AND mode <> 2 AND lease_until <= ?1)",
+            )?;
+            Ok(statement.query_row([now.as_millis()], |row| row.get(0))?)
         })
     }
 

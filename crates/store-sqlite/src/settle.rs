@@ -60,7 +60,16 @@ impl Writer {
             )
             .optional()?;
         match found {
-            Some(found) if found < self.sequence => Ok(Some(Settled::DidNot)),
+            Some(found) if found < self.sequence => {
+                // Its frames may stand in the log behind the last commit, where a crash could
+                // bring them back. The next transaction overwrites them: make one now.
+                self.sequence += 1;
+                guarded.sqlite.execute(
+                    "UPDATE counterfoil_writers SET sequence = ?1 WHERE id = ?2",
+                    [self.sequence, self.writer_id],
+                )?;
+                Ok(Some(Settled::DidNot))
+            }
             // Visible is not yet durable: it was the flush that may have failed. Copying the log
             // into the database file writes and flushes it again, in another place.
             Some(found) if found == self.sequence => {

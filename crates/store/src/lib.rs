@@ -14,5 +14,5 @@ pub use message::{
     Admission, Admitted, Completion, Cursor, Fence, Found, Granted, Health, Page, Query, Slot,
     StoredReply, SweepPlan, Swept,
 };
-pub use sql::{BoxFuture, Dialect, Migration, Row, Sql, Value};
+pub use sql::{BoxFuture, Dialect, Migration, Row, Sql, Value, Watched};
 pub use store::{Atomic, AtomicHandler, Failure, ReadWork, Store, Work, read, transact};

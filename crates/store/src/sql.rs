@@ -133,6 +133,9 @@ fn wrong(wanted: &str, column: usize, found: Option<&Value>) -> Error {
 
 /// The statements a domain handler may run in a store's transaction. Placeholders are `$1`, `$2`, …
 /// in both dialects. Statements that control transactions are refused with [`Error::Handler`].
+///
+/// After an error the transaction can only be rolled back: a handler that goes on all the same
+/// gets that error as its outcome, and none of its writes stay. It may still refuse or abort.
 pub trait Sql: Send {
     /// Runs a statement; how many rows it changed.
     fn execute<'a>(
@@ -156,6 +159,66 @@ pub trait Sql: Send {
 
     /// Which SQL this is.
     fn dialect(&self) -> Dialect;
+}
+
+/// Remembers the first error, so that a store undoes what a handler wrote although the handler
+/// went on. For stores.
+pub struct Watched<'a> {
+    inner: &'a mut dyn Sql,
+    failed: Option<Error>,
+}
+
+impl<'a> Watched<'a> {
+    /// Watches `inner`.
+    #[must_use]
+    pub fn new(inner: &'a mut dyn Sql) -> Self {
+        Self {
+            inner,
+            failed: None,
+        }
+    }
+
+    /// The first error, if there was one.
+    #[must_use]
+    pub fn failed(self) -> Option<Error> {
+        self.failed
+    }
+
+    fn see<T>(failed: &mut Option<Error>, done: Result<T, Error>) -> Result<T, Error> {
+        if let (None, Err(error)) = (&failed, &done) {
+            *failed = Some(error.clone());
+        }
+        done
+    }
+}
+
+impl Sql for Watched<'_> {
+    fn execute<'a>(
+        &'a mut self,
+        sql: &'a str,
+        parameters: &'a [Value],
+    ) -> BoxFuture<'a, Result<u64, Error>> {
+        let Self { inner, failed } = self;
+        Box::pin(async move { Self::see(failed, inner.execute(sql, parameters).await) })
+    }
+
+    fn query<'a>(
+        &'a mut self,
+        sql: &'a str,
+        parameters: &'a [Value],
+    ) -> BoxFuture<'a, Result<Vec<Row>, Error>> {
+        let Self { inner, failed } = self;
+        Box::pin(async move { Self::see(failed, inner.query(sql, parameters).await) })
+    }
+
+    fn mark_committed<'a>(&'a mut self, fence: crate::Fence) -> BoxFuture<'a, Result<(), Error>> {
+        let Self { inner, failed } = self;
+        Box::pin(async move { Self::see(failed, inner.mark_committed(fence).await) })
+    }
+
+    fn dialect(&self) -> Dialect {
+        self.inner.dialect()
+    }
 }
 
 /// One step of an application's schema, once in each dialect. Numbers start at 1 without a gap.

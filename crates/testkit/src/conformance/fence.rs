@@ -244,6 +244,20 @@ pub async fn field_04_a_committed_write_cannot_be_released(subject: Subject) {
     // A handler that was not sure of its commit and repeats its transaction writes nothing.
     let repeated = write_and_mark(&*store, granted.fence, false).await;
     assert_eq!(repeated, Err(Error::Fenced(Illegal::Fenced)));
+    let fence = granted.fence;
+    let going_on = transact(&*store, move |tx| {
+        Box::pin(async move {
+            tx.execute(INSERT, &[Value::from("marked")]).await?;
+            let _ = tx.mark_committed(fence).await;
+            Ok(())
+        })
+    });
+    let told = going_on.await;
+    assert_eq!(
+        told,
+        Err(Error::Fenced(Illegal::Fenced)),
+        "it went on all the same"
+    );
     assert_eq!(effects(&*store, "marked").await, 1);
 
     let again = subject.open().await;

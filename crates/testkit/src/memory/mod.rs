@@ -12,7 +12,7 @@ use counterfoil_core::{
 use counterfoil_store::{
     Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Completion, Dialect, Error, Failure,
     Fence, Found, Health, Migration, Page, Query, ReadWork, Slot, Store, StoredReply, SweepPlan,
-    Swept, Work,
+    Swept, Watched, Work,
 };
 use futures_util::FutureExt;
 
@@ -143,7 +143,11 @@ impl MemoryStore {
         )?;
         let operation_id = draft.receipt.operation_id;
         let mut tx = Tx::new(&rows);
-        let outcome = run_ready(handler.call(operation_id, &mut tx))?;
+        let mut watched = Watched::new(&mut tx);
+        let outcome = run_ready(handler.call(operation_id, &mut watched))?;
+        if let (Ok(_), Some(error)) = (&outcome, watched.failed()) {
+            return Err(error);
+        }
         let (journal, marks) = (tx.journal, tx.marks);
         let (reply, refused) = match outcome {
             Ok(reply) => (reply, false),
@@ -184,7 +188,11 @@ impl MemoryStore {
     fn transact_now(&self, work: &dyn Work) -> Result<(), Error> {
         let mut rows = self.lock();
         let mut tx = Tx::new(&rows);
-        run_ready(work.call(&mut tx))??;
+        let mut watched = Watched::new(&mut tx);
+        run_ready(work.call(&mut watched))??;
+        if let Some(error) = watched.failed() {
+            return Err(error);
+        }
         let (journal, marks) = (tx.journal, tx.marks);
         for (fence, _) in marks.into_values() {
             rows.apply_mark(fence)?;
