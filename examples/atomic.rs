@@ -4,7 +4,7 @@
 use std::{error::Error, sync::Arc};
 
 use counterfoil_engine::{
-    Answer, Call, Engine, Operation,
+    Call, Engine, Operation,
     core::{
         Fingerprint, Identity, Key, OperationId, Policy, PrincipalId, Reply, Target, WorkspaceId,
     },
@@ -37,11 +37,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Operation::new(1, Policy::atomic())?,
     );
     for attempt in ["first", "retry"] {
-        match engine.atomically(call.clone(), create_order).await {
-            Answer::Ran { reply, .. } => println!("{attempt}: ran, {:?}", reply.body),
-            Answer::Replayed { reply, .. } => println!("{attempt}: replayed, {:?}", reply.body),
-            other => println!("{attempt}: {other:?}"),
-        }
+        // `Ran` the first time, `Replayed` the second, with the same body.
+        let answer = engine.atomically(call.clone(), create_order).await;
+        println!("{attempt}: {answer:?}");
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! A handler the store knows nothing of: its reservation is durable before it starts, its result
 //! before anybody sees it. `cargo run -p counterfoil-examples --example guarded`
+#![allow(clippy::wildcard_enum_match_arm)]
 
 use std::{error::Error, sync::Arc};
 

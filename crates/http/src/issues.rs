@@ -1,4 +1,4 @@
-use counterfoil_core::{Code, JsonLimits, parse_json};
+use counterfoil_core::{Code, Json, JsonLimits, parse_json};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_path_to_error::Segment;
 
@@ -27,7 +27,7 @@ impl Issue {
     }
 }
 
-/// Reads a JSON body strictly, then into `T`. Give `T` the serde attribute
+/// Reads a JSON body, one object, strictly, then into `T`. Give `T` the serde attribute
 /// `deny_unknown_fields`: a field that is silently ignored is a promise that is not kept.
 ///
 /// # Errors
@@ -35,6 +35,13 @@ impl Issue {
 /// than 64 levels, not UTF-8); 422 `invalid` with an issue for what does not fit `T`.
 pub fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let json = parse_json(body, JsonLimits::default()).map_err(|why| malformed(&why))?;
+    // serde would take an array for a struct, field by field.
+    if !matches!(json, Json::Object(_)) {
+        return Err(Problem::invalid([Issue::new(
+            "",
+            "the body must be one JSON object",
+        )]));
+    }
     serde_path_to_error::deserialize(json.to_value())
         .map_err(|error| Problem::invalid([issue(&error)]))
 }

@@ -151,6 +151,8 @@ fn builder(bounds: &Bounds) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
+        // Who sends a whole request and closes is still served: its going away stops nothing.
+        .half_close(true)
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.head_for)
         .max_headers(bounds.headers_max)

@@ -9,7 +9,7 @@ use crate::{
 
 /// A receipt store.
 ///
-/// The protocol of a guarded call is `admit` → [`Granted`] → any number of `renew` → `complete`.
+/// The protocol of a guarded call is `admit` → [`crate::Granted`] → any number of `renew` → `complete`.
 /// An atomic call is one `atomically`. Everything a step writes is durable and consistent when it
 /// returns `Ok`; on any error but [`Error::CommitUnknown`] nothing of it is.
 ///
@@ -38,7 +38,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Decides, and reserves if the decision is to run: the reservation is durable on return. A
     /// lapsed lease is recorded on the way. If the token is that of the row's latest admission,
-    /// the caller gets its own [`Granted`] again.
+    /// the caller gets its own [`crate::Granted`] again.
     fn admit(&self, admission: Admission) -> BoxFuture<'_, Result<Admitted, Error>>;
 
     /// Decides, and if the decision is to run, runs the handler inside the receipt's own
