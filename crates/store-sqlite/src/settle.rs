@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use rusqlite::{Error as Sqlite, OptionalExtension as _};
+use rusqlite::{Error as Sqlite, ErrorCode, OptionalExtension as _};
 
 use crate::{connection::pause, writer::Writer};
 
@@ -21,14 +21,16 @@ pub(crate) enum Settled {
 }
 
 impl Writer {
-    /// Settles the transaction with the number `self.sequence`.
-    pub(crate) fn settle(&mut self) -> Settled {
+    /// Settles the transaction with the number `self.sequence`, whose COMMIT failed with `error`.
+    pub(crate) fn settle(&mut self, error: &Sqlite) -> Settled {
+        // A write was refused: the frame that commits is the last one, and was not reached.
+        let unwritten = error.sqlite_error_code() == Some(ErrorCode::DiskFull);
         let start = Instant::now();
         let mut round = 0;
         while start.elapsed() < self.shared.options.settle_for {
             // A connection whose COMMIT failed is not trusted any more.
             self.give_up();
-            match self.look() {
+            match self.look(unwritten) {
                 Ok(Some(settled)) => {
                     tracing::warn!(?settled, "a failed COMMIT was looked into");
                     return settled;
@@ -46,7 +48,7 @@ impl Writer {
     }
 
     /// `None`: not to be said yet.
-    fn look(&mut self) -> Result<Option<Settled>, Sqlite> {
+    fn look(&mut self, unwritten: bool) -> Result<Option<Settled>, Sqlite> {
         self.connect()?;
         let Some(guarded) = &self.connection else {
             return Ok(None);
@@ -60,6 +62,7 @@ impl Writer {
             )
             .optional()?;
         match found {
+            Some(found) if found < self.sequence && unwritten => Ok(Some(Settled::DidNot)),
             Some(found) if found < self.sequence => {
                 // Its frames may stand in the log behind the last commit, where a crash could
                 // bring them back. The next transaction overwrites them: make one now.

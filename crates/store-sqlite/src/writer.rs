@@ -291,7 +291,7 @@ impl Writer {
                     Attempt::NotCommitted(map(&error))
                 };
             }
-            Err(error) => match self.settle() {
+            Err(error) => match self.settle(&error) {
                 Settled::TookEffect => {}
                 Settled::DidNot => return Attempt::NotCommitted(map(&error)),
                 Settled::Unknown => return Attempt::Unknown,
