@@ -1,4 +1,10 @@
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
 use counterfoil_server::Application;
+use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::{
     args::Mcp,
@@ -58,18 +64,45 @@ async fn serve(mcp: &Mcp, config: &Config, folder: &Folder) -> Result<(), Failur
         async move { application.maintain().await }
     });
     let endpoint = application.endpoint().clone();
-    let streams = endpoint.serve_stdio(caller, tokio::io::stdin(), tokio::io::stdout());
-    let done = tokio::select! {
-        done = streams => done.map_err(|error| {
-            Failure::new(Exit::Failure, format!("the client's streams broke: {error}"))
-        }),
-        () = signals.next() => Ok(()),
+    let input = UntilStopped {
+        input: tokio::io::stdin(),
+        stopped: Box::pin(async move { signals.next().await }),
     };
+    let done = endpoint
+        .serve_stdio(caller, input, tokio::io::stdout())
+        .await
+        .map_err(|error| {
+            Failure::new(
+                Exit::Failure,
+                format!("the client's streams broke: {error}"),
+            )
+        });
     background.abort();
     let _ = background.await;
     drain(&application, config).await;
     store.close().await;
     done
+}
+
+/// Standard input, which also ends when the process is told to stop: what was read before is still
+/// answered, within the endpoint's bound.
+struct UntilStopped {
+    input: tokio::io::Stdin,
+    stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl AsyncRead for UntilStopped {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        if self.stopped.as_mut().poll(context).is_ready() {
+            self.stopped = Box::pin(std::future::ready(()));
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.input).poll_read(context, buffer)
+    }
 }
 
 async fn drain(application: &Application, config: &Config) {
