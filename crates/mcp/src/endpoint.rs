@@ -13,7 +13,7 @@ use crate::{
     framing::{FramingLimits, Id, RpcError, Unreadable, codes, error_text, result_text},
     key,
     listing::Entry,
-    say::{SERVER_INFO, Voice},
+    say::{SERVER_INFO, Voice, text_of},
 };
 
 /// Bounds of an endpoint.
@@ -313,7 +313,7 @@ impl Endpoint {
         let id = inbound.id.clone();
         match self.dispatch(inbound, context).await {
             Ok(result) => Outgoing {
-                text: result_text(&id, &result.to_string()),
+                text: result_text(&id, &text_of(&result)),
                 http_status: 200,
             },
             Err(error) => Outgoing {

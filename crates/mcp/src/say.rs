@@ -205,7 +205,7 @@ impl Voice<'_> {
         };
         facts.insert("message".to_owned(), json!(message));
         let structured = Value::Object(facts);
-        let content = vec![text_block(&structured.to_string())];
+        let content = vec![text_block(&text_of(&structured))];
         self.result(content, Some(structured), true, meta, refusal.operation_id)
     }
 
@@ -264,7 +264,7 @@ impl Voice<'_> {
         } else {
             succeeded(own, operation_id)
         };
-        (vec![text_block(&structured.to_string())], Some(structured))
+        (vec![text_block(&text_of(&structured))], Some(structured))
     }
 
     fn result(
@@ -300,6 +300,11 @@ impl Voice<'_> {
 
 /// Where 2026-07-28 wants the server's name in every result.
 pub(crate) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+
+/// A JSON value always serializes; its `Display` takes twice as long.
+pub(crate) fn text_of(value: &Value) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
 
 fn text_block(text: &str) -> Value {
     json!({"type": "text", "text": text})
