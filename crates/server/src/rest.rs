@@ -5,6 +5,7 @@ mod edge;
 mod notes;
 mod openapi;
 mod operations;
+mod pages;
 mod probes;
 mod query;
 mod refusal;
@@ -39,6 +40,7 @@ fn open_routes() -> Vec<(&'static str, MethodRouter<Shared>)> {
         ("/readyz", get(probes::readyz)),
         ("/metrics", get(probes::metrics)),
         ("/openapi.json", get(probes::openapi)),
+        ("/docs/errors/{code}", get(pages::show)),
     ]
 }
 
