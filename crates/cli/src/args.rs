@@ -101,10 +101,6 @@ impl Serve {
             let flag = ("server.allow_remote", "--allow-remote", "true".to_owned());
             flags.values.push(flag);
         }
-        if self.accept_clock {
-            let flag = ("server.accept_clock", "--accept-clock", "true".to_owned());
-            flags.values.push(flag);
-        }
         flags
     }
 }

@@ -16,7 +16,6 @@ pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) data: PathBuf,
     pub(crate) allow_remote: bool,
-    pub(crate) accept_clock: bool,
     pub(crate) replay_for: Duration,
     pub(crate) tombstone_for: Duration,
     pub(crate) meta_prefix: String,
@@ -56,7 +55,6 @@ impl Config {
                 .map(PathBuf::from)
                 .ok_or_else(|| wrong(layers, "server.data", "a folder"))?,
             allow_remote: parsed(layers, "server.allow_remote", "true or false")?,
-            accept_clock: parsed(layers, "server.accept_clock", "true or false")?,
             replay_for: time(layers, "retention.replay_for", Duration::ZERO..=CENTURY)?,
             tombstone_for: time(layers, "retention.tombstone_for", Duration::ZERO..=CENTURY)?,
             meta_prefix: text(layers, "mcp.meta_prefix")?,

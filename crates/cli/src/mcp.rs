@@ -11,7 +11,7 @@ use crate::{
     config::Config,
     exit::{Exit, Failure},
     folder::{Folder, read_secret},
-    open::{application, runtime},
+    open::{application, check_clock, runtime},
     serve::Signals,
     telemetry::Telemetry,
 };
@@ -33,6 +33,7 @@ pub(crate) fn run(mcp: &Mcp) -> Result<(), Failure> {
 async fn serve(mcp: &Mcp, config: &Config, folder: &Folder) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let (application, store) = application(config, folder).await?;
+    check_clock(&application, false).await?;
     let file = match &mcp.agent_key_file {
         Some(file) => file.clone(),
         None => {

@@ -21,17 +21,12 @@ pub(crate) async fn application(
     let settings = settings(config)?;
     let store = open(config, folder, Mode::Writing)?;
     let shared: Arc<dyn Store> = Arc::new(store.clone());
-    let application = Application::start(shared, settings).await?;
-    if let Err(moved) = check_clock(&application, config.accept_clock).await {
-        store.close().await;
-        return Err(moved);
-    }
-    Ok((application, store))
+    Ok((Application::start(shared, settings).await?, store))
 }
 
-/// A process whose clock is not that of the ones before it would expire receipts too early, or
-/// leave ones that are over at once when the clock is set right.
-async fn check_clock(application: &Application, accept: bool) -> Result<(), Failure> {
+/// Before a process takes calls: one whose clock is not that of the ones before it would expire
+/// receipts too early, or leave ones that are over at once when the clock is set right.
+pub(crate) async fn check_clock(application: &Application, accept: bool) -> Result<(), Failure> {
     match application.engine().check_clock(accept).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(moved)) => Err(Failure::new(Exit::Store, moved.to_string()).hint(

@@ -13,7 +13,7 @@ use crate::{
     config::Config,
     exit::{Exit, Failure},
     folder::{FirstKey, Folder, read_secret},
-    open::{application, runtime},
+    open::{application, check_clock, runtime},
     output::print,
     telemetry::Telemetry,
     welcome,
@@ -28,14 +28,14 @@ pub(crate) fn run(serve: &Serve) -> Result<(), Failure> {
     let telemetry = Telemetry::start(&config)?;
     let folder = Folder::create(&config.data)?;
     let runtime = runtime()?;
-    let done = runtime.block_on(listen(&config, &folder));
+    let done = runtime.block_on(listen(&config, &folder, serve.accept_clock));
     // What still runs has had its time; its rows say unknown after their leases.
     runtime.shutdown_background();
     telemetry.finish();
     done
 }
 
-async fn listen(config: &Config, folder: &Folder) -> Result<(), Failure> {
+async fn listen(config: &Config, folder: &Folder, accept_clock: bool) -> Result<(), Failure> {
     // Before anything is said: whoever reads it may stop us at once.
     let signals = Signals::new()?;
     let listener = TcpListener::bind(config.listen)
@@ -45,6 +45,7 @@ async fn listen(config: &Config, folder: &Folder) -> Result<(), Failure> {
         .local_addr()
         .map_err(|error| cannot_listen(config.listen, &error))?;
     let (application, store) = application(config, folder).await?;
+    check_clock(&application, accept_clock).await?;
     let first = folder
         .first_key(
             application.engine(),

@@ -67,12 +67,6 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "listen on an address that other machines reach (there is no TLS here)",
     ),
     setting(
-        "server.accept_clock",
-        Kind::Switch,
-        "false",
-        "start although the clock is not where the store last saw it; for once, after it was set right",
-    ),
-    setting(
         "retention.replay_for",
         Kind::Duration,
         "48h",
