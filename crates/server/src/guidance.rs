@@ -6,13 +6,13 @@ use counterfoil_core::Retention;
 /// reuse it, how long it is good for, and with `look` how to look at an uncertain outcome.
 pub(crate) fn key_guidance(retention: &Retention, look: &str) -> String {
     let replay = shown(retention.replay_for);
-    let after = if retention.tombstone_for.is_zero() {
-        "after that the key is forgotten, and the same call is a new action".to_owned()
-    } else {
+    let after = if retention.tombstone_for > retention.replay_for {
         format!(
             "until {} after that end the key is then refused, never run as new",
             shown(retention.tombstone_for)
         )
+    } else {
+        "after that the key is forgotten, and the same call is a new action".to_owned()
     };
     format!(
         "Make a key when you form the intention to act, and keep it before the first attempt. \
@@ -47,6 +47,11 @@ mod tests {
             replay_for: Duration::from_secs(90),
             tombstone_for: Duration::ZERO,
         };
+        let equal = Retention {
+            tombstone_for: none.replay_for,
+            ..none
+        };
+        assert_eq!(key_guidance(&equal, "look"), key_guidance(&none, "look"));
         let text = key_guidance(&none, "look");
         assert!(
             text.contains("1m 30s") && text.contains("new action"),
