@@ -10,7 +10,7 @@ use crate::{
     args::Mcp,
     config::Config,
     exit::{Exit, Failure},
-    folder::{Folder, read_secret},
+    folder::{FirstKey, Folder, read_secret},
     open::{application, check_clock, runtime},
     serve::Signals,
     telemetry::Telemetry,
@@ -37,13 +37,19 @@ async fn serve(mcp: &Mcp, config: &Config, folder: &Folder) -> Result<(), Failur
     let file = match &mcp.agent_key_file {
         Some(file) => file.clone(),
         None => {
-            folder
+            let first = folder
                 .first_key(
                     application.engine(),
                     &application.agent_keys(),
                     config.lock_patience,
                 )
                 .await?;
+            if matches!(first, FirstKey::New) {
+                tracing::warn!(
+                    folder = %config.data.display(),
+                    "a new, empty store was made here; is this the folder that was meant?"
+                );
+            }
             folder.agent_key()
         }
     };

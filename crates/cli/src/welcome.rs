@@ -23,18 +23,20 @@ pub(crate) fn text(
         ),
         FirstKey::Old => format!("The agent key is in {file}, as it was.\n"),
         FirstKey::Stale => format!(
-            "The agent key in {file} is not valid (any more). Remove the file and start again to get a new one.\n"
+            "The agent key in {file} is not valid (any more). Put the right one there, or remove the file and start again for a new one. A new key is a new principal: what the old one called is not recognized under it, and runs again.\n"
         ),
     };
     let quoted = shell_quoted(&file);
     let curl = format!(
         "  curl -si {url}/api/v1/notes \\\n    -H \"Authorization: Bearer $(cat {quoted})\" \\\n    -H 'Idempotency-Key: my-first-note' \\\n    -H 'Content-Type: application/json' \\\n    -d '{{\"body\":\"hello\"}}'\n"
     );
+    // The key itself is shown once, above.
+    let credential = format!("<the line in {file}>");
     let http_client = json!({
         "mcpServers": { "counterfoil": {
             "type": "http",
             "url": format!("{url}/mcp"),
-            "headers": { "Authorization": "Bearer <the agent key>" },
+            "headers": { "Authorization": format!("Bearer {credential}") },
         }}
     });
     let data = std::path::absolute(data).unwrap_or_else(|_| data.to_owned());

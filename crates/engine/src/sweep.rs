@@ -211,7 +211,7 @@ impl Engine {
             loop {
                 every.tick().await;
                 if let Some(report) = told(self.sweep().await) {
-                    tracing::info!(?report, "swept");
+                    tracing::debug!(?report, "swept");
                 }
             }
         };

@@ -200,7 +200,7 @@ impl Rest {
                 "This workspace holds {limit} operations whose outcome is open, and may hold no more."
             )),
             Reason::InProgress { .. } => {
-                problem.detail("An attempt with this key is under way. It goes on; nothing was started.")
+                problem.detail("An attempt with this key is under way, or died and its lease has not run out yet. Nothing was started now.")
             }
             Reason::Committed {
                 retry_after: Some(_),

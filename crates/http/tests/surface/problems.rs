@@ -43,7 +43,7 @@ async fn in_progress_is_byte_for_byte_this_and_rounds_its_seconds_up() {
     assert_eq!((status, after.as_deref()), (409, Some("2")));
     assert_eq!(
         body,
-        r#"{"type":"/docs/errors/idempotency_in_progress","title":"This operation has already started","status":409,"detail":"An attempt with this key is under way. It goes on; nothing was started.","code":"idempotency_in_progress","operation_id":"op_018f4e9a-0000-7000-8000-000000000001","retryable":true,"retry_after_ms":1001,"next_action":"Wait, then send the same call with the same key"}"#
+        r#"{"type":"/docs/errors/idempotency_in_progress","title":"This operation has already started","status":409,"detail":"An attempt with this key is under way, or died and its lease has not run out yet. Nothing was started now.","code":"idempotency_in_progress","operation_id":"op_018f4e9a-0000-7000-8000-000000000001","retryable":true,"retry_after_ms":1001,"next_action":"Wait, then send the same call with the same key"}"#
     );
 }
 
