@@ -85,7 +85,7 @@ async fn i2_a_replay_is_the_same_status_content_type_and_bytes() {
 }
 
 #[tokio::test]
-async fn field_11_without_a_key_a_mutation_runs_each_time() {
+async fn i5_field_11_without_a_key_a_mutation_runs_each_time() {
     let app = App::new();
     let router = counting(&app, app.layer());
     for _ in 0..2 {

@@ -84,7 +84,7 @@ async fn futures<T>(set: Vec<impl Future<Output = T>>) -> Vec<T> {
 }
 
 #[tokio::test]
-async fn field_11_without_a_key_a_mutation_runs_each_time() {
+async fn i5_field_11_without_a_key_a_mutation_runs_each_time() {
     let app = App::new().await;
     for _ in 0..2 {
         let answer = app

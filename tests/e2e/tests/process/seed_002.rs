@@ -4,7 +4,7 @@ use counterfoil_e2e::{Folder, Mcp, Server};
 use serde_json::json;
 
 #[test]
-fn field_11_the_header_makes_one_note_of_two_posts_and_without_it_two_run() {
+fn i5_field_11_the_header_makes_one_note_of_two_posts_and_without_it_two_run() {
     let folder = Folder::new();
     let server = Server::start(&folder);
     let http = server.http();
