@@ -141,7 +141,7 @@ fn of_round(receipt: &Receipt, presented: &Presented, now: Timestamp) -> Option<
 }
 
 /// Earlier questions are shown again only while the dialogue goes on. Whoever does not know
-/// whether a payment went through must not be shown the bill (field 18).
+/// whether a payment went through must not be shown the bill (row 18 of tests/e2e/FIELD.md).
 fn questions_stand(receipt: &Receipt, now: Timestamp) -> bool {
     match receipt.status.state {
         State::Running | State::CancelRequested => {

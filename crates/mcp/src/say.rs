@@ -109,7 +109,7 @@ impl Voice<'_> {
         self.refusal(&refusal, Map::new())
     }
 
-    /// The dialect of a key among the arguments (002).
+    /// The dialect of a key among the arguments.
     fn refused_to_argument(self, refusal: &Refusal) -> Said {
         let reason = &refusal.reason;
         let message: Cow<'static, str> = match reason {
@@ -142,7 +142,7 @@ impl Voice<'_> {
         Err(RpcError::new(code, message).with_data(data))
     }
 
-    /// The dialect of a key in `_meta` (004).
+    /// The dialect of a key in `_meta`.
     fn refused_to_meta(self, refusal: &Refusal) -> Value {
         let reason = &refusal.reason;
         let code = match reason {

@@ -97,7 +97,7 @@ fn fingerprints_of_raw_bytes_1() {
             br#"{"a":1,"b":2}"#,
             "713e96fb7cb1773bdd8eac43ad0916ee3cc302023ecae4f1a1a83c8df4f75817",
         ),
-        // Another field order is another body (field 1).
+        // Another field order is another body (row 1 of FIELD.md).
         (
             "",
             br#"{"b":2,"a":1}"#,
@@ -144,7 +144,7 @@ fn fingerprints_of_canonical_json_1() {
             "null",
             "d6d11685c3eb724b46f53512a2ded2e9a63fbfd896ba9f27a9b17ae078bf95b1",
         ),
-        // Field order and the spelling of numbers do not count (field 1).
+        // Field order and the spelling of numbers do not count (row 1 of FIELD.md).
         (
             "",
             r#"{"a":1,"b":2}"#,

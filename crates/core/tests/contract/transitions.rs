@@ -312,7 +312,7 @@ fn an_illegal_event_says_why() {
         next(&done, Event::Resolved { verdict }),
         Err(Illegal::Contradiction)
     );
-    // A write that finds the attempt lost must not commit (field 4).
+    // A write that finds the attempt lost must not commit (row 4 of FIELD.md).
     assert_eq!(
         next(&lost, Event::Committed { attempt: 1 }),
         Err(Illegal::Fenced)
