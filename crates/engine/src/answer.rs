@@ -36,8 +36,8 @@ pub enum Answer {
         /// The failure.
         reply: Reply,
     },
-    /// It answered, and the answer could not be recorded: a retry will not get it again, and will
-    /// not run it again either.
+    /// It answered, and the answer was not recorded in time: a retry may not get it again, and will
+    /// not make it happen twice.
     NotRecorded {
         /// The answer.
         reply: Reply,

@@ -12,7 +12,7 @@ pub(crate) const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idem
 /// `true` on a stored answer that is a failure: trying again needs a new key.
 pub(crate) const IDEMPOTENT_STORED_FAILURE: HeaderName =
     HeaderName::from_static("idempotent-stored-failure");
-/// `true` on an answer that could not be recorded: a retry gets no second copy of it.
+/// `true` on an answer that was not recorded in time: a retry may get no second copy of it.
 pub(crate) const IDEMPOTENT_NOT_RECORDED: HeaderName =
     HeaderName::from_static("idempotent-not-recorded");
 /// The handle of the operation.

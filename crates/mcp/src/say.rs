@@ -37,7 +37,7 @@ const USED_UP: &str = "This key is used up: read the current state; a new attemp
 const WAIT: &str = "Wait, then send the same call with the same key";
 /// The conflict of a key in `_meta`, which names one call whatever its tool.
 const CONFLICT: &str = "Idempotency key was reused with another tool or different arguments";
-const NOT_RECORDED: &str = "This answer could not be recorded: a retry with this key will not get it again, and will not run it again either. Keep it.";
+const NOT_RECORDED: &str = "This answer may not be recorded: a retry with this key may not get it again, and will not make it happen twice. Keep it.";
 
 impl Voice<'_> {
     /// Translates an engine's answer.
@@ -429,6 +429,7 @@ mod tests {
             },
             Reason::Committed { retry_after: None },
             Reason::ResultUnavailable,
+            Reason::NotHappened,
             unknown(false),
             unknown(true),
             Reason::Expired,
