@@ -26,6 +26,7 @@ fn build_and_measure(arguments: &[&str]) -> Result<(), String> {
     // Two builds, so that the features of the one do not reach into the other.
     let product = ["build", "--release", "--locked", "-p", "counterfoil"];
     run.show(run.command(&cargo).args(product), LIMIT)?;
+    run.start_postgres()?;
     let bench = [
         "run",
         "--release",

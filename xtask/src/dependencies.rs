@@ -10,6 +10,7 @@ const BANS: &[(&str, &[&str])] = &[
     (
         "counterfoil-core",
         &[
+            "tokio-postgres",
             "tokio",
             "axum",
             "hyper",
@@ -21,11 +22,19 @@ const BANS: &[(&str, &[&str])] = &[
     ),
     (
         "counterfoil-store",
-        &["counterfoil-engine", "rusqlite", "axum", "rmcp"],
+        &[
+            "tokio-postgres",
+            "counterfoil-engine",
+            "rusqlite",
+            "axum",
+            "rmcp",
+        ],
     ),
     (
         "counterfoil-engine",
         &[
+            "counterfoil-postgres",
+            "tokio-postgres",
             "counterfoil-sqlite",
             "counterfoil-http",
             "counterfoil-mcp",
@@ -37,6 +46,7 @@ const BANS: &[(&str, &[&str])] = &[
     (
         "counterfoil-sqlite",
         &[
+            "counterfoil-postgres",
             "counterfoil-engine",
             "counterfoil-http",
             "counterfoil-mcp",
@@ -45,14 +55,47 @@ const BANS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "counterfoil-postgres",
+        &[
+            "counterfoil-engine",
+            "counterfoil-sqlite",
+            "counterfoil-http",
+            "counterfoil-mcp",
+            "rusqlite",
+            "axum",
+            "rmcp",
+        ],
+    ),
+    (
         "counterfoil-http",
-        &["counterfoil-mcp", "counterfoil-sqlite", "rusqlite", "rmcp"],
+        &[
+            "counterfoil-postgres",
+            "tokio-postgres",
+            "counterfoil-mcp",
+            "counterfoil-sqlite",
+            "rusqlite",
+            "rmcp",
+        ],
     ),
     (
         "counterfoil-mcp",
-        &["counterfoil-http", "counterfoil-sqlite", "rusqlite"],
+        &[
+            "counterfoil-postgres",
+            "tokio-postgres",
+            "counterfoil-http",
+            "counterfoil-sqlite",
+            "rusqlite",
+        ],
     ),
-    ("counterfoil-server", &["counterfoil-sqlite", "rusqlite"]),
+    (
+        "counterfoil-server",
+        &[
+            "counterfoil-postgres",
+            "tokio-postgres",
+            "counterfoil-sqlite",
+            "rusqlite",
+        ],
+    ),
     ("counterfoil", &[]),
 ];
 
@@ -60,6 +103,7 @@ const BANS: &[(&str, &[&str])] = &[
 const TEST_ONLY: &[&str] = &[
     "counterfoil-testkit",
     "counterfoil-e2e",
+    "counterfoil-test-postgres",
     "proptest",
     "insta",
 ];

@@ -2,6 +2,7 @@
 //! outside the build folder but for packages of the operating system.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,6 +10,8 @@ use std::time::Duration;
 use crate::processes::Run;
 
 const LIMIT: Duration = Duration::from_secs(600);
+/// Debian puts it where only root's path leads.
+const PGBOUNCER: &str = "PATH=$PATH:/usr/sbin pgbouncer --version";
 
 /// The folder of the real clients.
 pub(crate) fn clients() -> PathBuf {
@@ -31,13 +34,17 @@ pub(crate) fn system(run: &Run) -> Result<(), String> {
         (&["python3", "-c", "import ensurepip"], "python3-venv"),
         (&["node", "--version"], "nodejs"),
         (&["npm", "--version"], "npm"),
+        (&["sh", "-c", PGBOUNCER], "pgbouncer"),
     ] {
         if !works(run, probe) {
             missing.push(package);
         }
     }
+    if counterfoil_test_postgres::folder_of_programs().is_err() {
+        missing.push("postgresql");
+    }
     if missing.is_empty() {
-        println!("curl, python3, node and npm are here");
+        println!("curl, python3, node, npm, PostgreSQL and PgBouncer are here");
         return Ok(());
     }
     let debian = works(run, &["apt-get", "--version"]);
@@ -51,6 +58,7 @@ pub(crate) fn system(run: &Run) -> Result<(), String> {
         ));
     }
     println!("installing {}", missing.join(", "));
+    let _quiet = Quiet::new(Path::new("/usr/sbin/policy-rc.d"))?;
     run.show(apt(run).arg("update"), LIMIT)?;
     run.show(
         apt(run)
@@ -58,6 +66,31 @@ pub(crate) fn system(run: &Run) -> Result<(), String> {
             .args(&missing),
         LIMIT,
     )
+}
+
+/// While it lives, Debian's packages do not start the services they bring: a database and a
+/// pooler of this machine's own are not ours to run. A policy that is there already is left alone.
+struct Quiet(Option<PathBuf>);
+
+impl Quiet {
+    fn new(policy: &Path) -> Result<Self, String> {
+        if policy.exists() {
+            return Ok(Self(None));
+        }
+        let written = fs::write(policy, "#!/bin/sh\nexit 101\n")
+            .and_then(|()| fs::set_permissions(policy, fs::Permissions::from_mode(0o755)));
+        let made = Self(Some(policy.to_owned()));
+        written.map_err(|error| format!("{}: {error}", policy.display()))?;
+        Ok(made)
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        if let Some(policy) = &self.0 {
+            let _ = fs::remove_file(policy);
+        }
+    }
 }
 
 fn apt(run: &Run) -> std::process::Command {
@@ -155,4 +188,25 @@ fn remove(folder: &Path) -> Result<(), String> {
         return Ok(());
     }
     fs::remove_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_stay_off_only_while_packages_are_installed() {
+        let policy = std::env::temp_dir().join(format!("policy-{}", std::process::id()));
+        drop(Quiet::new(&policy).unwrap());
+        assert!(!policy.exists(), "what was made is gone");
+        let quiet = Quiet::new(&policy).unwrap();
+        assert_eq!(
+            fs::metadata(&policy).unwrap().permissions().mode() & 0o777,
+            0o755
+        );
+        drop(Quiet::new(&policy).unwrap());
+        assert!(policy.exists(), "what was there stays");
+        drop(quiet);
+        assert!(!policy.exists());
+    }
 }

@@ -1,7 +1,7 @@
 //! Tasks of this repository. `cargo xtask test` installs what the tests need and runs every check;
 //! `cargo xtask test --fast` runs what is worth running after each edit.
 //!
-//! Only the standard library: this is the first thing a fresh clone compiles.
+//! Only the standard library, and the tests' PostgreSQL server, which needs no more: this is the first thing a fresh clone compiles.
 #![allow(
     clippy::disallowed_methods,
     reason = "a development tool: it reads the environment as a binary does"

@@ -9,18 +9,22 @@ use std::fs;
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use counterfoil_test_postgres::{Server, VARIABLE};
 
 const MARK: &str = "XTASK_RUN";
 const POLL: Duration = Duration::from_millis(20);
 /// How long a program may take to end after it was asked to.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// One run: its mark, and its guard.
+/// One run: its mark, its guard, and the PostgreSQL server of its tests.
 pub(crate) struct Run {
     mark: String,
     guard: Child,
+    postgres: OnceLock<Server>,
 }
 
 impl Run {
@@ -37,7 +41,23 @@ impl Run {
             .process_group(0)
             .spawn()
             .map_err(|error| format!("the guard does not start: {error}"))?;
-        Ok(Self { mark, guard })
+        Ok(Self {
+            mark,
+            guard,
+            postgres: OnceLock::new(),
+        })
+    }
+
+    /// Starts the server that every later command of this run is told of. It ends with the run;
+    /// it has a watchdog of its own for the case that this process is killed.
+    ///
+    /// # Errors
+    /// If PostgreSQL is not here, or does not start.
+    pub(crate) fn start_postgres(&self) -> Result<(), String> {
+        let server = Server::try_start().map_err(|error| error.to_string())?;
+        println!("{VARIABLE}={}", server.base());
+        let _ = self.postgres.set(server);
+        Ok(())
     }
 
     /// A command of this run, in the root of the work tree, with its input closed.
@@ -47,6 +67,9 @@ impl Run {
             .current_dir(crate::root())
             .env(MARK, &self.mark)
             .stdin(Stdio::null());
+        if let Some(server) = self.postgres.get() {
+            command.env(VARIABLE, server.base());
+        }
         command
     }
 

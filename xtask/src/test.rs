@@ -45,6 +45,7 @@ pub(crate) fn run(extent: Extent) -> ExitCode {
 fn fast(run: &Run, steps: &mut Steps) {
     written(run, steps);
     steps.step("binaries", || binaries(run));
+    steps.step("a PostgreSQL server", || run.start_postgres());
     steps.step("tests", || tests(run, &[]));
 }
 
@@ -75,6 +76,7 @@ fn whole(run: &Run, steps: &mut Steps) {
     });
     steps.step("dependency directions", || dependencies::check(run));
     steps.step("binaries and examples", || binaries(run));
+    steps.step("a PostgreSQL server", || run.start_postgres());
     steps.step("tests", || tests(run, &[]));
     steps.step("documentation tests", || {
         cargo(
