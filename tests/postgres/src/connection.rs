@@ -163,13 +163,12 @@ impl Connection {
             let (tag, body) = parts(rest, length);
             shared.count(|counts| counts.from_server += 1);
             let armed = self.answers().answered(tag, body);
-            if let Some(armed) = armed {
+            if let Some(mut armed) = armed {
                 let before = bytes.get(..done).unwrap_or_default();
                 let _ = (&self.client).write_all(before);
-                self.cut();
                 match armed.fault() {
                     Fault::Hold(_) => armed.late(),
-                    Fault::CutAfter | Fault::CutBefore => armed.applied(),
+                    Fault::CutAfter | Fault::CutBefore => armed.apply(|| self.cut()),
                 }
                 return Ok((done, Flow::Over));
             }
@@ -217,8 +216,9 @@ impl Requests<'_> {
                     None | Some(Fault::CutAfter) => self.connection.answers().owe(tag, armed),
                     Some(Fault::CutBefore) => {
                         self.send(bytes.get(..done).unwrap_or_default());
-                        self.connection.cut();
-                        armed.into_iter().for_each(Armed::applied);
+                        if let Some(mut armed) = armed {
+                            armed.apply(|| self.connection.cut());
+                        }
                         return Ok((done, Flow::Over));
                     }
                     Some(Fault::Hold(hold)) => {
@@ -250,8 +250,7 @@ impl Requests<'_> {
     /// Cuts the client off, waits, sends the commit, and takes its leave. The other direction reads its answer.
     fn hold(&self, hold: Duration, tag: u8, message: &[u8], mut armed: Armed) {
         self.connection.held.store(true, Ordering::SeqCst);
-        let _ = self.connection.client.shutdown(Shutdown::Both);
-        armed.held();
+        armed.apply(|| drop(self.connection.client.shutdown(Shutdown::Both)));
         thread::sleep(hold);
         let mut last = message.to_vec();
         let mut answers = self.connection.answers();

@@ -92,7 +92,7 @@ impl Database {
     }
 
     /// Runs statements from outside and hands back what they print: one line a row, columns apart
-    /// by `|`, without headings.
+    /// by `|`, without headings. Several statements are one transaction, unless they say otherwise.
     ///
     /// # Panics
     /// If one fails.
@@ -123,7 +123,7 @@ impl Drop for Database {
     }
 }
 
-/// Statements at an address, each on its own.
+/// Statements at an address.
 fn run(url: &str, sql: &str) -> Result<String, Failure> {
     let mut command: Command = client(&program("psql"));
     command

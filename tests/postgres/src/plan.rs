@@ -138,17 +138,16 @@ impl Armed {
         self.plan.plan.fault
     }
 
-    pub(crate) fn applied(mut self) {
+    /// Cuts the connection, and counts it. Whoever sees the one sees the other.
+    pub(crate) fn apply(&mut self, cut: impl FnOnce()) {
         self.applied = true;
-        self.plan.change(|progress| progress.applied += 1);
+        self.plan.change(|progress| {
+            cut();
+            progress.applied += 1;
+        });
     }
 
-    /// The client is cut off; the commit is still to come.
-    pub(crate) fn held(&mut self) {
-        self.applied = true;
-        self.plan.change(|progress| progress.applied += 1);
-    }
-
+    /// A held commit was carried out.
     pub(crate) fn late(self) {
         self.plan.change(|progress| progress.late += 1);
     }

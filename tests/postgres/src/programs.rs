@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs;
 use std::hash::BuildHasher as _;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -182,4 +183,23 @@ pub(crate) fn free_port() -> u16 {
         }
     }
     panic!("no free port between 15000 and 32000 in 200 tries");
+}
+
+/// A new folder that only that user reads.
+pub(crate) fn new_folder(owner: Option<Owner>) -> Result<PathBuf, Failure> {
+    let parent = std::env::temp_dir();
+    let parent = parent.canonicalize().map_err(|error| at(&parent, &error))?;
+    let folder = parent.join(format!("counterfoil-postgres-{:016x}", random()));
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&folder)
+        .map_err(|error| at(&folder, &error))?;
+    if let Some(owner) = owner {
+        chown(&folder, Some(owner.user), Some(owner.group)).map_err(|error| at(&folder, &error))?;
+    }
+    Ok(folder)
+}
+
+pub(crate) fn at(path: &Path, error: &std::io::Error) -> Failure {
+    Failure(format!("{}: {error}", path.display()))
 }

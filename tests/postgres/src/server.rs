@@ -2,7 +2,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -92,7 +91,7 @@ impl Server {
     fn make(settings: &[(&str, &str)]) -> Result<Self, Failure> {
         let programs = programs::folder_of_programs()?;
         let owner = programs::owner()?;
-        let folder = new_folder(owner)?;
+        let folder = programs::new_folder(owner)?;
         let watchdog = Watchdog::start(&folder)?;
         let mut server = Self {
             programs,
@@ -122,7 +121,13 @@ impl Server {
             .args(["--no-sync", "--auth=trust", "--encoding=UTF8"])
             .args(["--locale=C.UTF-8", "--username=postgres", "--pgdata"])
             .arg(self.data());
-        let done = programs::output(&mut command, LIMIT)?;
+        let done = programs::output(&mut command, LIMIT).map_err(|why| {
+            let folder = self.folder.display();
+            Failure(format!(
+                "{why}\nin {folder}, as {:?}: may that user enter the folders above it?",
+                self.owner
+            ))
+        })?;
         if !done.status.success() {
             return Err(Failure(format!(
                 "initdb fails in {}: {}",
@@ -131,14 +136,14 @@ impl Server {
             )));
         }
         let file = self.data().join("postgresql.conf");
-        let mut text = fs::read_to_string(&file).map_err(|error| at(&file, &error))?;
+        let mut text = fs::read_to_string(&file).map_err(|error| programs::at(&file, &error))?;
         text.push_str(SETTINGS);
         for (name, value) in settings {
             text.push_str(&format!("{name} = '{}'\n", value.replace('\'', "''")));
         }
-        fs::write(&file, text).map_err(|error| at(&file, &error))?;
+        fs::write(&file, text).map_err(|error| programs::at(&file, &error))?;
         let file = self.data().join("pg_hba.conf");
-        fs::write(&file, ACCESS).map_err(|error| at(&file, &error))
+        fs::write(&file, ACCESS).map_err(|error| programs::at(&file, &error))
     }
 
     /// Starts the server on its port and waits until it takes connections.
@@ -148,7 +153,9 @@ impl Server {
             return Err(Failure("the server is running already".to_owned()));
         }
         let log = self.open_log()?;
-        let errors = log.try_clone().map_err(|error| at(&self.log(), &error))?;
+        let errors = log
+            .try_clone()
+            .map_err(|error| programs::at(&self.log(), &error))?;
         let mut command = self.command("postgres");
         command
             .arg("-D")
@@ -337,7 +344,7 @@ impl Server {
     fn open_log(&self) -> Result<File, Failure> {
         let mut options = OpenOptions::new();
         let log = options.create(true).append(true).open(self.log());
-        log.map_err(|error| at(&self.log(), &error))
+        log.map_err(|error| programs::at(&self.log(), &error))
     }
 
     fn log_tail(&self) -> String {
@@ -360,23 +367,4 @@ impl Drop for Server {
             std::thread::spawn(move || child.wait());
         }
     }
-}
-
-/// A folder that only the server's user reads.
-fn new_folder(owner: Option<Owner>) -> Result<PathBuf, Failure> {
-    let parent = std::env::temp_dir();
-    let parent = parent.canonicalize().map_err(|error| at(&parent, &error))?;
-    let folder = parent.join(format!("counterfoil-postgres-{:016x}", programs::random()));
-    fs::DirBuilder::new()
-        .mode(0o700)
-        .create(&folder)
-        .map_err(|error| at(&folder, &error))?;
-    if let Some(owner) = owner {
-        chown(&folder, Some(owner.user), Some(owner.group)).map_err(|error| at(&folder, &error))?;
-    }
-    Ok(folder)
-}
-
-fn at(path: &Path, error: &std::io::Error) -> Failure {
-    Failure(format!("{}: {error}", path.display()))
 }
