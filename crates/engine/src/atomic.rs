@@ -1,6 +1,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
-use counterfoil_core::{Identity, Kept, Mode, OperationId, Policy, Reply};
+use counterfoil_core::{Identity, Kept, Mode, OperationId, Policy, Reply, WorkspaceId};
 use counterfoil_store::{Atomic, AtomicHandler, BoxFuture, Error, Failure, Sql, StoredReply, Work};
 
 use crate::{Answer, Authority, Engine, Ready, Reason, Refusal, engine::count, keep::Keeper};
@@ -71,7 +71,10 @@ impl Ready {
         });
         let store = &engine.inner.store;
         let done = engine
-            .settled(|| store.atomically(admission.clone(), Arc::clone(&handler)))
+            .settled(
+                |said| matches!(said, Atomic::Held),
+                || store.atomically(admission.clone(), Arc::clone(&handler)),
+            )
             .await;
         let answer = match done {
             Ok(Atomic::Ran(receipt, reply)) => {
@@ -85,6 +88,7 @@ impl Ready {
             Ok(Atomic::Own(found)) => engine.own(&found).await,
             Ok(Atomic::Aborted(reply)) => Answer::Failed { reply },
             Ok(Atomic::Decided(decision, found)) => engine.decided(&call, decision, *found).await,
+            Ok(Atomic::Held) => engine.held(&call).await,
             // The same key is safe: it finds its receipt, or there is none and it runs.
             Err(Error::CommitUnknown) => Answer::Refused(Refusal {
                 reason: Reason::Unknown {
@@ -122,13 +126,15 @@ impl Engine {
     }
 
     /// Runs `handler` in a transaction of its own, without a receipt: what a mutation without a
-    /// key is. Runs each time it is called, if the caller is authorized now.
+    /// key is. Runs each time it is called, if the caller is authorized now; one after the other
+    /// with the other mutations of its workspace.
     ///
     /// # Errors
     /// [`Refusal`] if the store could not run it; nothing was done then, unless the reason is
     /// [`Reason::Unknown`].
     pub async fn unkeyed<H: TxHandler>(
         &self,
+        workspace: &WorkspaceId,
         authority: &dyn Authority,
         handler: H,
     ) -> Result<Reply, Refusal> {
@@ -145,7 +151,7 @@ impl Engine {
         let done = self
             .inner
             .store
-            .transact(Arc::clone(&work) as Arc<dyn Work>)
+            .transact(Some(workspace), Arc::clone(&work) as Arc<dyn Work>)
             .await;
         let reply = work
             .reply

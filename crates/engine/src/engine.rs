@@ -5,6 +5,7 @@ use counterfoil_core::{
     decide,
 };
 use counterfoil_store::{Admission, Error, Found, Store};
+use futures_util::FutureExt as _;
 use tokio_util::task::TaskTracker;
 
 use crate::{
@@ -168,10 +169,11 @@ impl Engine {
         &self.inner.store
     }
 
-    /// The present, by the engine's clock.
+    /// The present: by the store's clock if it has one, otherwise by the engine's.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        self.inner.clock.now()
+        let of_store = self.inner.store.now();
+        of_store.unwrap_or_else(|| self.inner.clock.now())
     }
 
     /// Fills `buffer` with random bytes; `false` if there are none to be had.
@@ -276,8 +278,13 @@ impl Engine {
     }
 
     /// Repeats a step under its own token while it is in doubt whether an earlier try took effect:
-    /// what a later try did not do says nothing about the one before. Bounded; then it is unknown.
-    pub(crate) async fn settled<T, F>(&self, step: impl Fn() -> F) -> Result<T, Error>
+    /// what a later try did not do says nothing about the one before, and what holds its identity
+    /// may be the one before. Bounded; then it is unknown.
+    pub(crate) async fn settled<T, F>(
+        &self,
+        is_held: impl Fn(&T) -> bool,
+        step: impl Fn() -> F,
+    ) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -286,6 +293,7 @@ impl Engine {
             match step().await {
                 Err(Error::CommitUnknown) => in_doubt = true,
                 Err(Error::Busy { .. } | Error::Unavailable(_)) if in_doubt => {}
+                Ok(said) if in_doubt && is_held(&said) => {}
                 done => return done,
             }
             tokio::time::sleep(SETTLE_PAUSE * tries).await;
@@ -295,42 +303,76 @@ impl Engine {
 
     /// The answer to a decision that runs nothing, after waiting if that was asked for.
     pub(crate) async fn decided(&self, call: &Call, decision: Decision, found: Found) -> Answer {
-        if may_wait(decision) {
-            let policy = &call.operation.policy;
-            let limit = call.wait.unwrap_or(policy.wait).min(policy.wait_max);
-            if !limit.is_zero() {
-                return self.wait(call, decision, found, limit).await;
-            }
+        if !may_wait(decision) {
+            return self.translate(decision, &found).await;
         }
-        self.translate(decision, &found).await
+        match self.wait(call, Some(found.receipt.operation_id)).await {
+            Some(answer) => answer,
+            None => self.translate(decision, &found).await,
+        }
     }
 
-    async fn wait(&self, call: &Call, first: Decision, found: Found, limit: Duration) -> Answer {
-        let Some(waiter) = self.inner.waiters.register(&call.identity) else {
-            return self.translate(first, &found).await;
-        };
+    /// The answer to a call whose identity an open transaction of another caller holds, after
+    /// waiting for what comes of it if that was asked for.
+    pub(crate) async fn held(&self, call: &Call) -> Answer {
+        let waited = self.wait(call, None).await;
+        waited.unwrap_or_else(|| in_progress(None))
+    }
+
+    /// Waits as long as the call asks for. `seen` is the operation it waits for; without it,
+    /// nothing can be seen yet of what another caller's transaction makes of the identity. `None`:
+    /// it does not ask to wait, or may not, because too many do.
+    async fn wait(&self, call: &Call, mut seen: Option<OperationId>) -> Option<Answer> {
+        let policy = &call.operation.policy;
+        let limit = call.wait.unwrap_or(policy.wait).min(policy.wait_max);
+        if limit.is_zero() {
+            return None;
+        }
+        let store = &self.inner.store;
+        let waiter = self.inner.waiters.register(&call.identity)?;
         let deadline = tokio::time::Instant::now() + limit;
         let mut pause = POLL_FIRST;
         loop {
             let woken = waiter.woken();
             tokio::pin!(woken);
             woken.as_mut().enable();
-            let (decision, found) = match self.read(call).await {
-                Ok((decision, Some(found))) => (decision, found),
-                Ok((_, None)) => return released(None),
-                Err(error) => return Reason::from(error).into(),
-            };
-            if !may_wait(decision) || tokio::time::Instant::now() >= deadline {
-                let answer = self.translate(decision, &found).await;
-                return self.deliver(call, answer).await;
+            let changed = async move {
+                match seen {
+                    Some(operation_id) => store.changed(operation_id).await,
+                    None => std::future::pending().await,
+                }
             }
-            let until = if self.inner.store.is_shared() {
+            .fuse();
+            tokio::pin!(changed);
+            // Listens from here on, so that no change between the look and the pause is missed.
+            let _ = changed.as_mut().now_or_never();
+            let read = self.read(call).await;
+            let over = tokio::time::Instant::now() >= deadline;
+            let operation_id = match read {
+                // The transaction that holds it has not ended, or was rolled back.
+                Ok((Decision::Run { .. }, _)) if seen.is_none() && !over => None,
+                Ok((decision, Some(found))) => {
+                    if over || !may_wait(decision) {
+                        let answer = self.translate(decision, &found).await;
+                        return Some(self.deliver(call, answer).await);
+                    }
+                    Some(found.receipt.operation_id)
+                }
+                Ok((_, None)) => return Some(in_progress(None)),
+                Err(error) => return Some(Reason::from(error).into()),
+            };
+            let until = if seen.is_none() || store.is_shared() {
                 deadline.min(tokio::time::Instant::now() + pause)
             } else {
                 deadline
             };
-            let _ = tokio::time::timeout_at(until, woken).await;
+            tokio::select! {
+                () = woken => {}
+                () = changed => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
             pause = (pause * 2).min(POLL_MAX);
+            seen = seen.or(operation_id);
         }
     }
 
@@ -368,7 +410,7 @@ impl Engine {
         tracing::debug!(%operation_id, attempt, ?decision, "decided without running");
         match decision {
             // Only a waiter comes here: a waiter never becomes a runner.
-            Decision::Run { .. } | Decision::Own => released(Some(operation_id)),
+            Decision::Run { .. } | Decision::Own => in_progress(Some(operation_id)),
             Decision::Conflict => refuse(Reason::Conflict),
             Decision::Replay => self.replay(found),
             Decision::ReplayQuestion { round } => self.question(found, round).await,
@@ -484,8 +526,9 @@ const fn may_wait(decision: Decision) -> bool {
     }
 }
 
-/// What a waiter is told after a release: try again, as a new call.
-fn released(operation_id: Option<OperationId>) -> Answer {
+/// What a waiter is told after a release, and who is kept out by an open transaction: try again,
+/// as a new call.
+fn in_progress(operation_id: Option<OperationId>) -> Answer {
     Answer::Refused(Refusal {
         reason: Reason::InProgress {
             retry_after: Duration::from_secs(1),

@@ -102,7 +102,10 @@ impl Engine {
     {
         let admitted = match self.admission(&call, Mode::Guarded) {
             Ok(admission) => self
-                .settled(|| self.inner.store.admit(admission.clone()))
+                .settled(
+                    |said| matches!(said, Admitted::Held),
+                    || self.inner.store.admit(admission.clone()),
+                )
                 .await
                 .map_err(Reason::from),
             Err(reason) => Err(reason),
@@ -111,6 +114,10 @@ impl Engine {
             Ok(Admitted::Run(granted)) => granted,
             Ok(Admitted::Decided(decision, found)) => {
                 let _ = tell.send(self.decided(&call, decision, *found).await);
+                return;
+            }
+            Ok(Admitted::Held) => {
+                let _ = tell.send(self.held(&call).await);
                 return;
             }
             // The reservation may exist, and nothing ran: its lease will lapse.
@@ -191,8 +198,7 @@ impl Engine {
     async fn renew_for_ever(&self, fence: Fence, lease: Duration) -> Infallible {
         loop {
             tokio::time::sleep((lease / 3).max(RENEW_PAUSE_MIN)).await;
-            let until = self.now().plus(lease);
-            if let Err(error) = self.inner.store.renew(fence, until).await {
+            if let Err(error) = self.inner.store.renew(fence, self.now(), lease).await {
                 tracing::warn!(%error, "the lease was not renewed");
             }
         }

@@ -23,6 +23,7 @@ mod engine;
 mod entropy;
 mod guarded;
 mod keep;
+mod readings;
 mod seal;
 mod sweep;
 mod waiters;
@@ -34,8 +35,9 @@ pub use clock::{Clock, Monotonic, SystemClock};
 pub use engine::{Builder, Engine, Limits, Lookup, Ready};
 pub use entropy::{Entropy, SystemEntropy};
 pub use guarded::{Attempt, Outcome};
+pub use readings::ClockMoved;
 pub use seal::{InvalidKeyRing, KeyRing};
-pub use sweep::{ClockMoved, SweepReport};
+pub use sweep::SweepReport;
 
 pub use counterfoil_core as core;
 pub use counterfoil_store as store;

@@ -359,9 +359,11 @@ async fn five_hundreds_release_only_what_did_not_commit() {
     let committing = {
         let store = Arc::clone(&store);
         move |attempt: Attempt| async move {
-            counterfoil_store::transact(store.as_ref(), move |tx| tx.mark_committed_boxed(attempt))
-                .await
-                .unwrap();
+            counterfoil_store::transact(store.as_ref(), None, move |tx| {
+                tx.mark_committed_boxed(attempt)
+            })
+            .await
+            .unwrap();
             Outcome::Failed(Reply::json(500, &json!({})))
         }
     };
