@@ -3,7 +3,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use counterfoil_core::{Event, EventRecord, Identity, OperationId, Receipt, Timestamp};
+use counterfoil_core::{
+    Event, EventRecord, Identity, OperationId, Receipt, Timestamp, WorkspaceId,
+};
 use counterfoil_store::{
     Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Completion, Dialect, Error, Fence,
     Found, Health, Migration, Page, Query, ReadWork, Store, StoredReply, SweepPlan, Swept, Work,
@@ -107,6 +109,8 @@ pub enum Fault {
     /// The answer is [`Error::CommitUnknown`]; it is done after this long: a message that was on
     /// its way.
     UnknownDoneLater(Duration),
+    /// It is not done: somebody else's open transaction holds the identity. Admissions only.
+    Held,
 }
 
 /// What was done to a call.
@@ -200,6 +204,25 @@ impl<S: Store + ?Sized> FaultyStore<S> {
                     Fault::None
                 }
             }
+            Fault::Held => match step {
+                Step::Admit | Step::Atomically => Fault::Held,
+                Step::Find
+                | Step::Get
+                | Step::Question
+                | Step::List
+                | Step::Events
+                | Step::Complete
+                | Step::Renew
+                | Step::Lapse
+                | Step::Record
+                | Step::Sweep
+                | Step::Transact
+                | Step::Read
+                | Step::Migrate
+                | Step::Note
+                | Step::SetNote
+                | Step::Health => Fault::None,
+            },
         };
         if fault != Fault::None {
             let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -233,7 +256,8 @@ impl<S: Store + ?Sized> FaultyStore<S> {
             | Fault::DoneSilent
             | Fault::Repeated
             | Fault::RepeatedLater(_)
-            | Fault::UnknownDoneLater(_) => run.await,
+            | Fault::UnknownDoneLater(_)
+            | Fault::Held => run.await,
         }
     }
 
@@ -247,9 +271,39 @@ impl<S: Store + ?Sized> FaultyStore<S> {
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
+        self.suffering(self.choose(step), run).await
+    }
+
+    /// An admission, which may be `held`.
+    async fn admitting<T, F>(
+        &self,
+        step: Step,
+        held: T,
+        run: impl Fn(Arc<S>) -> F + Send + 'static,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let fault = self.choose(step);
+        if fault == Fault::Held {
+            return Ok(held);
+        }
+        self.suffering(fault, run).await
+    }
+
+    async fn suffering<T, F>(
+        &self,
+        fault: Fault,
+        run: impl Fn(Arc<S>) -> F + Send + 'static,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
         let done = || run(Arc::clone(&self.inner));
-        match self.choose(step) {
-            Fault::None => done().await,
+        match fault {
+            Fault::None | Fault::Held => done().await,
             Fault::Busy => Err(busy()),
             Fault::Unavailable => Err(unavailable()),
             Fault::DoneUnknown => {
@@ -334,7 +388,7 @@ impl<S: Store + ?Sized> Store for FaultyStore<S> {
     }
 
     fn admit(&self, admission: Admission) -> BoxFuture<'_, Result<Admitted, Error>> {
-        Box::pin(self.writing(Step::Admit, move |store| {
+        Box::pin(self.admitting(Step::Admit, Admitted::Held, move |store| {
             let admission = admission.clone();
             async move { store.admit(admission).await }
         }))
@@ -345,10 +399,12 @@ impl<S: Store + ?Sized> Store for FaultyStore<S> {
         admission: Admission,
         handler: Arc<dyn AtomicHandler>,
     ) -> BoxFuture<'_, Result<Atomic, Error>> {
-        Box::pin(self.writing(Step::Atomically, move |store| {
-            let (admission, handler) = (admission.clone(), Arc::clone(&handler));
-            async move { store.atomically(admission, handler).await }
-        }))
+        Box::pin(
+            self.admitting(Step::Atomically, Atomic::Held, move |store| {
+                let (admission, handler) = (admission.clone(), Arc::clone(&handler));
+                async move { store.atomically(admission, handler).await }
+            }),
+        )
     }
 
     fn complete(
@@ -365,10 +421,11 @@ impl<S: Store + ?Sized> Store for FaultyStore<S> {
     fn renew(
         &self,
         fence: Fence,
-        lease_until: Timestamp,
+        now: Timestamp,
+        lease: Duration,
     ) -> BoxFuture<'_, Result<Timestamp, Error>> {
         Box::pin(self.writing(Step::Renew, move |store| async move {
-            store.renew(fence, lease_until).await
+            store.renew(fence, now, lease).await
         }))
     }
 
@@ -403,10 +460,15 @@ impl<S: Store + ?Sized> Store for FaultyStore<S> {
         ))
     }
 
-    fn transact(&self, work: Arc<dyn Work>) -> BoxFuture<'_, Result<(), Error>> {
+    fn transact<'a>(
+        &'a self,
+        workspace: Option<&'a WorkspaceId>,
+        work: Arc<dyn Work>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        let workspace = workspace.cloned();
         Box::pin(self.writing(Step::Transact, move |store| {
-            let work = Arc::clone(&work);
-            async move { store.transact(work).await }
+            let (workspace, work) = (workspace.clone(), Arc::clone(&work));
+            async move { store.transact(workspace.as_ref(), work).await }
         }))
     }
 
@@ -449,5 +511,13 @@ impl<S: Store + ?Sized> Store for FaultyStore<S> {
 
     fn is_shared(&self) -> bool {
         self.inner.is_shared()
+    }
+
+    fn now(&self) -> Option<Timestamp> {
+        self.inner.now()
+    }
+
+    fn changed(&self, operation_id: OperationId) -> BoxFuture<'_, ()> {
+        self.inner.changed(operation_id)
     }
 }

@@ -18,7 +18,7 @@ use counterfoil_testkit::{Chosen, Fault, FaultyStore, MemoryStore, Step, Virtual
 const SHORT: Duration = Duration::from_millis(40);
 
 /// Faults after which the process goes on.
-const SURVIVED: [Fault; 9] = [
+const SURVIVED: [Fault; 10] = [
     Fault::Busy,
     Fault::Unavailable,
     Fault::DoneUnknown,
@@ -28,6 +28,7 @@ const SURVIVED: [Fault; 9] = [
     Fault::Repeated,
     Fault::RepeatedLater(SHORT),
     Fault::UnknownDoneLater(SHORT),
+    Fault::Held,
 ];
 /// Faults in which it dies: before the step, and after it.
 const DEADLY: [Fault; 2] = [Fault::NotDoneSilent, Fault::DoneSilent];
@@ -150,6 +151,7 @@ fn applies(step: Step, fault: Fault) -> bool {
         | Fault::DoneSilent
         | Fault::UnknownDoneLater(_) => step.writes(),
         Fault::Repeated | Fault::RepeatedLater(_) => step.may_be_repeated(),
+        Fault::Held => matches!(step, Step::Admit | Step::Atomically),
         Fault::None => false,
     }
 }
@@ -190,7 +192,7 @@ async fn i1_i2_one_fault_anywhere_and_a_retry_make_one_effect() {
             }
         }
     }
-    assert_eq!(cases, 35);
+    assert_eq!(cases, 37);
 }
 
 /// A process dies before or after any step; another one on the same store takes over.

@@ -207,7 +207,7 @@ async fn i2_an_answer_that_found_its_row_settled_is_told_as_not_recorded() {
         let (memory, clock) = (Arc::clone(&memory), Arc::clone(&clock));
         engine.run(call(Policy::default()), move |attempt| async move {
             let fence = attempt.fence;
-            transact(&*memory, move |tx| {
+            transact(&*memory, None, move |tx| {
                 Box::pin(async move { tx.mark_committed(fence).await })
             })
             .await

@@ -73,7 +73,7 @@ pub async fn an_abort_keeps_nothing(subject: Subject) {
     let handler = Arc::new(note("n", End::Abort));
     match store.atomically(admission, handler).await.unwrap() {
         Atomic::Aborted(answer) => assert_eq!(answer.status, 503),
-        other @ (Atomic::Ran(..) | Atomic::Decided(..) | Atomic::Own(_)) => {
+        other @ (Atomic::Ran(..) | Atomic::Decided(..) | Atomic::Own(_) | Atomic::Held) => {
             panic!("expected an abort, got {other:?}")
         }
     }
@@ -148,7 +148,7 @@ pub async fn a_repeated_atomic_admission_is_its_own(subject: Subject) {
             assert_eq!(found.receipt, receipt);
             assert_eq!(found.reply, Some(stored("n")));
         }
-        other @ (Atomic::Ran(..) | Atomic::Decided(..) | Atomic::Aborted(_)) => {
+        other @ (Atomic::Ran(..) | Atomic::Decided(..) | Atomic::Aborted(_) | Atomic::Held) => {
             panic!("expected its own, got {other:?}")
         }
     }

@@ -1,5 +1,7 @@
 //! Invariants I1 and I3: who may write after an admission, and what evidence proves.
 
+use std::time::Duration;
+
 use counterfoil_core::{Decision, Effect, Event, Illegal, Kept, Knowledge, State};
 use counterfoil_store::{Completion, Error, Fence, Granted, Store, Value, transact};
 
@@ -57,7 +59,10 @@ pub async fn i1_a_wrong_operation_is_not_found(subject: Subject) {
         .await;
     assert_eq!(wrong.err(), Some(Error::NotFound));
     assert_eq!(
-        store.renew(fence, after(40)).await.err(),
+        store
+            .renew(fence, after(10), Duration::from_secs(30))
+            .await
+            .err(),
         Some(Error::NotFound)
     );
     // Another operation with the same attempt number is another operation.
@@ -224,7 +229,7 @@ pub async fn a_repeated_completion_says_the_same(subject: Subject) {
 
 /// Writes an effect and the committed flag in one transaction.
 async fn write_and_mark(store: &dyn Store, fence: Fence, fail: bool) -> Result<(), Error> {
-    transact(store, move |tx| {
+    transact(store, None, move |tx| {
         Box::pin(async move {
             tx.execute(INSERT, &[Value::from("marked")]).await?;
             tx.mark_committed(fence).await?;
@@ -245,7 +250,7 @@ pub async fn field_04_a_committed_write_cannot_be_released(subject: Subject) {
     let repeated = write_and_mark(&*store, granted.fence, false).await;
     assert_eq!(repeated, Err(Error::Fenced(Illegal::Fenced)));
     let fence = granted.fence;
-    let going_on = transact(&*store, move |tx| {
+    let going_on = transact(&*store, None, move |tx| {
         Box::pin(async move {
             tx.execute(INSERT, &[Value::from("marked")]).await?;
             let _ = tx.mark_committed(fence).await;

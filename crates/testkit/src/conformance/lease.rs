@@ -1,10 +1,18 @@
 //! Invariant I6: an attempt that stays silent is looked into, and nothing runs again for it.
 
-use counterfoil_core::{Decision, Event, Illegal, State};
-use counterfoil_store::{Error, Fence};
+use std::time::Duration;
+
+use counterfoil_core::{Decision, Event, Illegal, State, Timestamp};
+use counterfoil_store::{Error, Fence, Store};
 
 use super::Subject;
 use super::scene::{START, after, completion, decided, guarded, receipt, run, success};
+
+/// Renews at 1 s, until `until` seconds after the start.
+async fn renew(store: &dyn Store, fence: Fence, until: u64) -> Result<Timestamp, Error> {
+    let lease = Duration::from_secs(until - 1);
+    store.renew(fence, after(1), lease).await
+}
 
 pub async fn i6_a_lapsed_lease_becomes_unknown(subject: Subject) {
     let store = subject.open().await;
@@ -61,14 +69,8 @@ pub async fn field_03_a_lapsed_lease_runs_nothing_again(subject: Subject) {
 pub async fn a_lease_is_renewed_never_past_the_hard_deadline(subject: Subject) {
     let store = subject.open().await;
     let granted = run(&*store, guarded("k", START)).await;
-    assert_eq!(
-        store.renew(granted.fence, after(50)).await.unwrap(),
-        after(50)
-    );
-    assert_eq!(
-        store.renew(granted.fence, after(50)).await.unwrap(),
-        after(50)
-    );
+    assert_eq!(renew(&*store, granted.fence, 50).await.unwrap(), after(50));
+    assert_eq!(renew(&*store, granted.fence, 50).await.unwrap(), after(50));
     let again = subject.open().await;
     assert_eq!(
         receipt(&*again, granted.fence.operation_id)
@@ -82,7 +84,7 @@ pub async fn a_lease_is_renewed_never_past_the_hard_deadline(subject: Subject) {
         "{decision:?}"
     );
     assert_eq!(
-        store.renew(granted.fence, after(500)).await.unwrap(),
+        renew(&*store, granted.fence, 500).await.unwrap(),
         after(120)
     );
     assert_eq!(store.lapse(after(119), 10).await.unwrap(), 0);
@@ -97,22 +99,22 @@ pub async fn a_renewal_is_fenced(subject: Subject) {
         attempt: 2,
         ..granted.fence
     };
-    assert_eq!(store.renew(wrong, after(40)).await, fenced);
+    assert_eq!(renew(&*store, wrong, 40).await, fenced);
     store
         .complete(granted.fence, success(granted.fence, "x", after(1)))
         .await
         .unwrap();
-    assert_eq!(store.renew(granted.fence, after(40)).await, fenced);
+    assert_eq!(renew(&*store, granted.fence, 40).await, fenced);
 
     let lapsed = run(&*store, guarded("lapsed", START)).await;
     store.lapse(after(31), 10).await.unwrap();
-    assert_eq!(store.renew(lapsed.fence, after(60)).await, fenced);
+    assert_eq!(renew(&*store, lapsed.fence, 60).await, fenced);
 
     let released = run(&*store, guarded("released", START)).await;
     let attempt = released.fence.attempt;
     let told = completion(Event::NotApplied { attempt }, after(1));
     store.complete(released.fence, told).await.unwrap();
-    assert_eq!(store.renew(released.fence, after(60)).await, fenced);
+    assert_eq!(renew(&*store, released.fence, 60).await, fenced);
 }
 
 pub async fn a_live_lease_does_not_lapse(subject: Subject) {

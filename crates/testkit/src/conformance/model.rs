@@ -59,6 +59,7 @@ enum Said {
     Ran(Box<Receipt>, Vec<u8>),
     Aborted(Vec<u8>),
     Own(Box<Found>),
+    Held,
     Receipt(Box<Receipt>),
     Until(Timestamp),
     Count(u64, u64),
@@ -86,6 +87,7 @@ fn of_admitted(admitted: Admitted) -> Said {
             granted.hard_deadline,
         ),
         Admitted::Decided(decision, found) => of_decision(decision, found),
+        Admitted::Held => Said::Held,
     }
 }
 
@@ -104,6 +106,7 @@ fn of_atomic(atomic: Atomic) -> Said {
         Atomic::Aborted(reply) => Said::Aborted(reply.body.to_vec()),
         Atomic::Decided(decision, found) => of_decision(decision, found),
         Atomic::Own(found) => Said::Own(found),
+        Atomic::Held => Said::Held,
     }
 }
 
@@ -256,9 +259,10 @@ impl History {
             Ok(Said::Run(fence, ..)) => *fence,
             Ok(Said::Decided(_, found) | Said::Own(found)) => of_receipt(&found.receipt),
             Ok(Said::Ran(receipt, _) | Said::Receipt(receipt)) => of_receipt(receipt),
-            Ok(Said::Aborted(_) | Said::Until(_) | Said::Count(..) | Said::List(_)) | Err(_) => {
-                return;
-            }
+            Ok(
+                Said::Aborted(_) | Said::Held | Said::Until(_) | Said::Count(..) | Said::List(_),
+            )
+            | Err(_) => return,
         };
         self.fences.push(fence);
     }
@@ -334,12 +338,13 @@ impl History {
 
     async fn renew(&mut self) -> (String, [Result<Said, Error>; 2]) {
         let fence = self.fence();
-        let until = self.now.plus(Duration::from_secs(self.dice.below(200)));
+        let lease = Duration::from_secs(self.dice.below(200));
+        let now = self.now;
         let said = [
-            self.pair[0].renew(fence, until).await.map(Said::Until),
-            self.pair[1].renew(fence, until).await.map(Said::Until),
+            self.pair[0].renew(fence, now, lease).await.map(Said::Until),
+            self.pair[1].renew(fence, now, lease).await.map(Said::Until),
         ];
-        (format!("renew {fence:?} {until:?}"), said)
+        (format!("renew {fence:?} {now:?} {lease:?}"), said)
     }
 
     async fn lapse(&mut self) -> (String, [Result<Said, Error>; 2]) {

@@ -161,7 +161,7 @@ pub async fn a_reader_cannot_write(subject: Subject) {
 pub async fn a_transaction_commits_whole(subject: Subject) {
     let store = subject.open().await;
     create_table(&*store).await;
-    let seen = transact(&*store, |tx| {
+    let seen = transact(&*store, None, |tx| {
         Box::pin(async move {
             assert_eq!(tx.execute(INSERT, &[Value::from("a")]).await?, 1);
             tx.execute(INSERT, &[Value::from("b")]).await?;
@@ -184,7 +184,7 @@ pub async fn a_transaction_rolls_back_whole(subject: Subject) {
     create_table(&*store).await;
     for error in [Error::RolledBack, Error::Statement("mine".to_owned())] {
         let told = error.clone();
-        let failed = transact(&*store, move |tx| {
+        let failed = transact(&*store, None, move |tx| {
             let told = told.clone();
             Box::pin(async move {
                 tx.execute(INSERT, &[Value::from("a")]).await?;
@@ -203,7 +203,7 @@ pub async fn a_transaction_rolls_back_whole(subject: Subject) {
 pub async fn migrations_are_idempotent(subject: Subject) {
     let store = subject.open().await;
     create_table(&*store).await;
-    transact(&*store, |tx| {
+    transact(&*store, None, |tx| {
         Box::pin(async move { tx.execute(INSERT, &[Value::from("kept")]).await })
     })
     .await

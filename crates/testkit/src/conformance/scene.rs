@@ -141,6 +141,7 @@ pub(super) async fn run(store: &dyn Store, admission: Admission) -> Granted {
     match store.admit(admission).await.unwrap() {
         Admitted::Run(granted) => granted,
         Admitted::Decided(decision, _) => panic!("expected a run, got {decision:?}"),
+        Admitted::Held => panic!("held, and nothing else is under way"),
     }
 }
 
@@ -149,6 +150,7 @@ pub(super) async fn decided(store: &dyn Store, admission: Admission) -> (Decisio
     match store.admit(admission).await.unwrap() {
         Admitted::Run(granted) => panic!("expected a decision, got {granted:?}"),
         Admitted::Decided(decision, found) => (decision, *found),
+        Admitted::Held => panic!("held, and nothing else is under way"),
     }
 }
 
@@ -164,7 +166,7 @@ pub(super) async fn ran(
         .unwrap()
     {
         Atomic::Ran(receipt, reply) => (*receipt, reply),
-        other @ (Atomic::Aborted(_) | Atomic::Decided(..) | Atomic::Own(_)) => {
+        other @ (Atomic::Aborted(_) | Atomic::Decided(..) | Atomic::Own(_) | Atomic::Held) => {
             panic!("expected that it ran, got {other:?}")
         }
     }
@@ -182,7 +184,7 @@ pub(super) async fn not_run(
         .unwrap()
     {
         Atomic::Decided(decision, found) => (decision, *found),
-        other @ (Atomic::Ran(..) | Atomic::Aborted(_) | Atomic::Own(_)) => {
+        other @ (Atomic::Ran(..) | Atomic::Aborted(_) | Atomic::Own(_) | Atomic::Held) => {
             panic!("expected a decision, got {other:?}")
         }
     }

@@ -2,19 +2,23 @@ mod row;
 mod rows;
 mod tx;
 
+use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use counterfoil_core::{
-    Decision, Event, EventRecord, Identity, Kept, OperationId, Receipt, Timestamp,
+    Decision, Event, EventRecord, Identity, Kept, OperationId, Receipt, Timestamp, WorkspaceId,
 };
+use counterfoil_engine::Clock;
 use counterfoil_store::{
     Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Completion, Dialect, Error, Failure,
     Fence, Found, Health, Migration, Page, Query, ReadWork, Slot, Store, StoredReply, SweepPlan,
     Swept, Watched, Work,
 };
 use futures_util::FutureExt;
+use tokio::sync::Notify;
 
 use rows::Rows;
 pub use tx::Statement;
@@ -36,6 +40,17 @@ pub struct MemoryStore {
     rows: Mutex<Rows>,
     slots: Arc<AtomicU64>,
     unresolved_max: Option<u64>,
+    clock: Option<OwnClock>,
+    changes: Option<Notify>,
+}
+
+/// The clock of a store that has one.
+struct OwnClock(Arc<dyn Clock>);
+
+impl fmt::Debug for OwnClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnClock")
+    }
 }
 
 impl MemoryStore {
@@ -50,6 +65,25 @@ impl MemoryStore {
     pub fn with_unresolved_max(limit: u64) -> Self {
         Self {
             unresolved_max: Some(limit),
+            ..Self::default()
+        }
+    }
+
+    /// An empty store with a clock of its own, as a database server has one: its steps use it in
+    /// place of every time they are handed.
+    #[must_use]
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock: Some(OwnClock(clock)),
+            ..Self::default()
+        }
+    }
+
+    /// An empty store that tells every change of a row to everyone who listens to any.
+    #[must_use]
+    pub fn telling_changes() -> Self {
+        Self {
+            changes: Some(Notify::new()),
             ..Self::default()
         }
     }
@@ -86,6 +120,18 @@ impl MemoryStore {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn at(&self, handed: Timestamp) -> Timestamp {
+        self.now().unwrap_or(handed)
+    }
+
+    /// A step that may have changed a row is told to those who listen.
+    fn told<T>(&self, done: T) -> T {
+        if let Some(changes) = &self.changes {
+            changes.notify_waiters();
+        }
+        done
+    }
+
     fn slot(&self) -> Slot {
         self.slots.fetch_add(1, Ordering::SeqCst);
         Slot::new(Booked(Arc::clone(&self.slots)))
@@ -98,7 +144,8 @@ impl MemoryStore {
         let workspace = &admission.identity.workspace;
         let held = rows
             .receipts()
-            .filter(|row| row.is_unresolved() && row.receipt.identity.workspace == *workspace)
+            .filter(|row| row.receipt.status.state.is_unresolved())
+            .filter(|row| row.receipt.identity.workspace == *workspace)
             .filter(|row| row.receipt.identity != admission.identity)
             .count();
         if u64::try_from(held).unwrap_or(u64::MAX) < limit {
@@ -135,12 +182,8 @@ impl MemoryStore {
             });
         };
         self.check_quota(&rows, admission)?;
-        let draft = rows.draft(
-            admission,
-            replaces,
-            Event::Executed { refused: false },
-            "committed with its effect",
-        )?;
+        let standing = rows.standing(admission, replaces);
+        let draft = admission.execute(standing, false, Err(Kept::Nothing))?;
         let operation_id = draft.receipt.operation_id;
         let mut tx = Tx::new(&rows);
         let mut watched = Watched::new(&mut tx);
@@ -156,32 +199,16 @@ impl MemoryStore {
             Err(Failure::Store(error)) => return Err(error),
         };
         let kept = keep(handler, operation_id, &reply)?;
-        let mut row = if refused {
-            rows.draft(
-                admission,
-                replaces,
-                Event::Executed { refused: true },
-                "refused and rolled back",
-            )?
-        } else {
-            draft
-        };
-        row.receipt.finished_at = Some(admission.now);
-        match kept {
-            Ok(stored) => {
-                row.receipt.kept = Kept::Stored;
-                row.reply = Some(stored);
-            }
-            Err(marker) => row.receipt.kept = marker,
-        }
-        let receipt = row.receipt.clone();
+        let standing = rows.standing(admission, replaces);
+        let change = admission.execute(standing, refused, kept.as_ref().map_err(|kept| *kept))?;
+        let receipt = change.receipt.clone();
         if !refused {
-            for (fence, _) in marks.into_values() {
-                rows.apply_mark(fence)?;
+            for mark in marks.into_values() {
+                rows.write(mark);
             }
             rows.effects.extend(journal);
         }
-        rows.put(row);
+        rows.write(change);
         Ok(Atomic::Ran(Box::new(receipt), reply))
     }
 
@@ -194,8 +221,8 @@ impl MemoryStore {
             return Err(error);
         }
         let (journal, marks) = (tx.journal, tx.marks);
-        for (fence, _) in marks.into_values() {
-            rows.apply_mark(fence)?;
+        for mark in marks.into_values() {
+            rows.write(mark);
         }
         rows.effects.extend(journal);
         Ok(())
@@ -292,36 +319,52 @@ impl Store for MemoryStore {
         })
     }
 
-    fn admit(&self, admission: Admission) -> BoxFuture<'_, Result<Admitted, Error>> {
-        Box::pin(async move { self.admit_now(&admission) })
+    fn admit(&self, mut admission: Admission) -> BoxFuture<'_, Result<Admitted, Error>> {
+        Box::pin(async move {
+            admission.now = self.at(admission.now);
+            self.told(self.admit_now(&admission))
+        })
     }
 
     fn atomically(
         &self,
-        admission: Admission,
+        mut admission: Admission,
         handler: Arc<dyn AtomicHandler>,
     ) -> BoxFuture<'_, Result<Atomic, Error>> {
-        Box::pin(async move { self.atomically_now(&admission, &*handler) })
+        Box::pin(async move {
+            admission.now = self.at(admission.now);
+            self.told(self.atomically_now(&admission, &*handler))
+        })
     }
 
     fn complete(
         &self,
         fence: Fence,
-        completion: Completion,
+        mut completion: Completion,
     ) -> BoxFuture<'_, Result<Receipt, Error>> {
-        Box::pin(async move { self.lock().complete(fence, completion) })
+        Box::pin(async move {
+            completion.at = self.at(completion.at);
+            self.told(self.lock().complete(fence, &completion))
+        })
     }
 
     fn renew(
         &self,
         fence: Fence,
-        lease_until: Timestamp,
+        now: Timestamp,
+        lease: Duration,
     ) -> BoxFuture<'_, Result<Timestamp, Error>> {
-        Box::pin(async move { self.lock().renew(fence, lease_until) })
+        Box::pin(async move {
+            let until = self.at(now).plus(lease);
+            self.lock().renew(fence, until)
+        })
     }
 
     fn lapse(&self, now: Timestamp, limit: u32) -> BoxFuture<'_, Result<u32, Error>> {
-        Box::pin(async move { self.lock().lapse(now, limit) })
+        Box::pin(async move {
+            let now = self.at(now);
+            self.told(self.lock().lapse(now, limit))
+        })
     }
 
     fn record(
@@ -333,8 +376,10 @@ impl Store for MemoryStore {
         evidence: Option<String>,
     ) -> BoxFuture<'_, Result<Receipt, Error>> {
         Box::pin(async move {
-            self.lock()
-                .record(operation_id, event, at, reason, evidence)
+            let at = self.at(at);
+            let evidence = evidence.as_deref();
+            let mut rows = self.lock();
+            self.told(rows.record(operation_id, event, at, &reason, evidence))
         })
     }
 
@@ -342,7 +387,11 @@ impl Store for MemoryStore {
         Box::pin(async move { Ok(self.lock().sweep(plan)) })
     }
 
-    fn transact(&self, work: Arc<dyn Work>) -> BoxFuture<'_, Result<(), Error>> {
+    fn transact<'a>(
+        &'a self,
+        _workspace: Option<&'a WorkspaceId>,
+        work: Arc<dyn Work>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move { self.transact_now(&*work) })
     }
 
@@ -381,7 +430,10 @@ impl Store for MemoryStore {
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {
         Box::pin(async move {
             let rows = self.lock();
-            let unresolved = rows.receipts().filter(|row| row.is_unresolved()).count();
+            let unresolved = rows
+                .receipts()
+                .filter(|row| row.receipt.status.state.is_unresolved())
+                .count();
             Ok(Health {
                 queue_depth: 0,
                 slots_booked: self.slots.load(Ordering::SeqCst),
@@ -396,5 +448,18 @@ impl Store for MemoryStore {
 
     fn is_shared(&self) -> bool {
         true
+    }
+
+    fn now(&self) -> Option<Timestamp> {
+        self.clock.as_ref().map(|clock| clock.0.now())
+    }
+
+    fn changed(&self, _operation_id: OperationId) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            match &self.changes {
+                Some(changes) => changes.notified().await,
+                None => std::future::pending().await,
+            }
+        })
     }
 }

@@ -1,15 +1,14 @@
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, btree_map::Entry};
 
 use counterfoil_core::{
-    Decision, Event, Identity, Kept, OperationId, Phase, Presented, Receipt, State, Status,
-    Timestamp, decide, next,
+    Decision, Event, Identity, Kept, OperationId, Phase, Receipt, State, Timestamp,
 };
 use counterfoil_store::{
-    Admission, Admitted, Completion, Cursor, Error, Fence, Granted, Page, Query, Slot, SweepPlan,
-    Swept,
+    Admission, Admitted, Change, Completion, Cursor, Error, Fence, Granted, Page, Query, Slot,
+    SweepPlan, Swept, lapsed, recorded, renewed,
 };
 
-use super::row::{Circumstances, StoredRow, attempt_of};
+use super::row::StoredRow;
 use super::tx::Statement;
 
 /// Everything a memory store holds. Each method is one whole step.
@@ -46,34 +45,20 @@ impl Rows {
 
     /// Decides, and records a lapsed lease on the way.
     pub(super) fn decide(&mut self, admission: &Admission) -> Result<Decision, Error> {
-        let presented = Presented {
-            fingerprint: admission.fingerprint,
-            inputs: admission.inputs,
-            token: Some(admission.token),
-        };
-        let now = admission.now;
         let found = self.of_identity(&admission.identity);
-        let mut decision = decide(found.map(|row| &row.receipt), &presented, now);
-        let lapsed = match decision {
-            Decision::Unknown { lapsed, .. } => lapsed,
-            Decision::Committed { retry_after } => retry_after.is_none(),
-            Decision::Run { .. }
-            | Decision::Own
-            | Decision::Conflict
-            | Decision::Replay
-            | Decision::ReplayQuestion { .. }
-            | Decision::ResultUnavailable
-            | Decision::InProgress { .. }
-            | Decision::Expired => false,
-        };
-        let id = self.by_identity.get(&admission.identity);
-        if let Some(row) = id.and_then(|id| self.rows.get_mut(id))
-            && lapsed
-            && row.lapse(now)?
-        {
-            decision = decide(Some(&row.receipt), &presented, now);
+        let (decision, overtaken) = admission.judge(found.map(|row| &row.receipt))?;
+        if let Some(change) = overtaken {
+            self.write(change);
         }
         Ok(decision)
+    }
+
+    /// The row that an admission goes on with, if it does not replace it.
+    pub(super) fn standing(&self, admission: &Admission, replaces: bool) -> Option<&Receipt> {
+        let row = self
+            .of_identity(&admission.identity)
+            .filter(|_| !replaces)?;
+        Some(&row.receipt)
     }
 
     pub(super) fn admit(
@@ -83,22 +68,17 @@ impl Rows {
     ) -> Result<Admitted, Error> {
         let decision = self.decide(admission)?;
         if let Decision::Run { replaces } = decision {
-            let mode = admission.policy.mode;
-            let row = self.reserve(admission, replaces, Event::Admitted { mode }, "admitted")?;
+            let change = admission.reserve(self.standing(admission, replaces))?;
+            let row = self.write(change);
             return Ok(Admitted::Run(granted(row, slot())));
         }
         let row = self.of_identity(&admission.identity);
         let row = row.ok_or_else(|| Error::Corrupt("decided on nothing".to_owned()))?;
-        if decision == Decision::Own && row.is_open() {
+        if decision == Decision::Own && row.receipt.is_open() {
             return Ok(Admitted::Run(granted(row, slot())));
         }
         let decision = if decision == Decision::Own {
-            let presented = Presented {
-                fingerprint: admission.fingerprint,
-                inputs: admission.inputs,
-                token: None,
-            };
-            decide(Some(&row.receipt), &presented, admission.now)
+            admission.judge_as_another(&row.receipt)
         } else {
             decision
         };
@@ -106,57 +86,10 @@ impl Rows {
         Ok(Admitted::Decided(decision, Box::new(found)))
     }
 
-    /// The row an admission that runs writes, before anything of it is known to commit.
-    pub(super) fn draft(
-        &self,
-        admission: &Admission,
-        replaces: bool,
-        event: Event,
-        reason: &str,
-    ) -> Result<StoredRow, Error> {
-        let found = self.of_identity(&admission.identity);
-        let mut row = match found {
-            Some(row) if !replaces => row.clone(),
-            Some(_) | None => fresh(admission),
-        };
-        let first = row.events.is_empty();
-        let before = row.receipt.status.clone();
-        let after = next(&before, event).map_err(Error::Fenced)?;
-        let from = (!first).then_some(before.state);
-        let attempt = after.attempts.latest();
-        row.log(
-            admission.now,
-            attempt,
-            from,
-            after.state,
-            reason.to_owned(),
-            None,
-        );
-        if after.round > before.round
-            && let Some(inputs) = admission.inputs
-        {
-            row.receipt.rounds.push(inputs);
-        }
-        let policy = &admission.policy;
-        let hard_deadline = admission.now.plus(policy.attempt_limit);
-        row.receipt = Receipt {
-            version: admission.version,
-            mode: policy.mode,
-            status: after,
-            token: admission.token,
-            lease_until: admission.now.plus(policy.lease).min(hard_deadline),
-            hard_deadline,
-            finished_at: None,
-            retention: policy.retention,
-            ..row.receipt
-        };
-        Ok(row)
-    }
-
-    /// Puts a drafted row in the place of whatever stood under its identity.
-    pub(super) fn put(&mut self, row: StoredRow) -> &StoredRow {
-        let identity = row.receipt.identity.clone();
-        let operation_id = row.receipt.operation_id;
+    /// Writes a row in the place of whatever stood under its identity.
+    pub(super) fn write(&mut self, change: Change<'_>) -> &StoredRow {
+        let identity = change.receipt.identity.clone();
+        let operation_id = change.receipt.operation_id;
         let standing = self.by_identity.get(&identity).copied();
         let same = |id: &i64| {
             let standing = self.rows.get(id);
@@ -174,21 +107,14 @@ impl Rows {
         };
         self.by_identity.insert(identity, id);
         self.by_operation.insert(operation_id, id);
-        self.rows
-            .entry(id)
-            .and_modify(|standing| *standing = row.clone())
-            .or_insert(row)
-    }
-
-    fn reserve(
-        &mut self,
-        admission: &Admission,
-        replaces: bool,
-        event: Event,
-        reason: &str,
-    ) -> Result<&StoredRow, Error> {
-        let row = self.draft(admission, replaces, event, reason)?;
-        Ok(self.put(row))
+        match self.rows.entry(id) {
+            Entry::Occupied(entry) => {
+                let row = entry.into_mut();
+                row.write(change);
+                row
+            }
+            Entry::Vacant(entry) => entry.insert(StoredRow::new(change)),
+        }
     }
 
     fn remove(&mut self, id: i64) {
@@ -201,32 +127,19 @@ impl Rows {
     pub(super) fn complete(
         &mut self,
         fence: Fence,
-        completion: Completion,
+        completion: &Completion,
     ) -> Result<Receipt, Error> {
         let row = self.of_operation_mut(fence.operation_id)?;
-        if attempt_of(completion.event) != fence.attempt || fence.attempt == 0 {
-            return Err(Error::Fenced(counterfoil_core::Illegal::Fenced));
+        if let Some(change) = completion.apply(fence, &row.receipt)? {
+            row.write(change);
         }
-        let with = Circumstances {
-            at: completion.at,
-            reason: completion.reason.to_owned(),
-            evidence: completion.evidence,
-            reply: completion.reply,
-            without_reply: completion.kept,
-            question_until: completion.at.plus(completion.question_for),
-        };
-        row.learn(completion.event, with)?;
         Ok(row.receipt.clone())
     }
 
     pub(super) fn renew(&mut self, fence: Fence, until: Timestamp) -> Result<Timestamp, Error> {
         let row = self.of_operation_mut(fence.operation_id)?;
-        if row.fence() != fence || !row.is_open() {
-            return Err(Error::Fenced(counterfoil_core::Illegal::Fenced));
-        }
-        let receipt = &mut row.receipt;
-        receipt.lease_until = receipt.lease_until.max(until).min(receipt.hard_deadline);
-        Ok(receipt.lease_until)
+        row.receipt.lease_until = renewed(&row.receipt, fence, until)?;
+        Ok(row.receipt.lease_until)
     }
 
     pub(super) fn lapse(&mut self, now: Timestamp, limit: u32) -> Result<u32, Error> {
@@ -235,7 +148,8 @@ impl Rows {
             if count == limit {
                 break;
             }
-            if row.lapse(now)? {
+            if let Some(change) = lapsed(&row.receipt, now)? {
+                row.write(change);
                 count += 1;
             }
         }
@@ -247,33 +161,13 @@ impl Rows {
         operation_id: OperationId,
         event: Event,
         at: Timestamp,
-        reason: String,
-        evidence: Option<String>,
+        reason: &str,
+        evidence: Option<&str>,
     ) -> Result<Receipt, Error> {
         let row = self.of_operation_mut(operation_id)?;
-        let is_attempts = !matches!(
-            event,
-            Event::CancelRequested | Event::Abandoned | Event::Resolved { .. }
-        );
-        if is_attempts {
-            return Err(Error::Fenced(counterfoil_core::Illegal::NotPossible));
+        if let Some(change) = recorded(&row.receipt, event, at, reason, evidence)? {
+            row.write(change);
         }
-        let happened = matches!(
-            event,
-            Event::Resolved {
-                verdict: counterfoil_core::Verdict::Happened
-            }
-        );
-        let with = Circumstances {
-            evidence,
-            without_reply: if happened {
-                Kept::AnswerLost
-            } else {
-                Kept::Nothing
-            },
-            ..Circumstances::bare(at, reason)
-        };
-        row.learn(event, with)?;
         Ok(row.receipt.clone())
     }
 
@@ -343,20 +237,6 @@ impl Rows {
             .filter(|last| self.rows.range(last.saturating_add(1)..).next().is_some());
         swept
     }
-
-    pub(super) fn apply_mark(&mut self, fence: Fence) -> Result<(), Error> {
-        let attempt = fence.attempt;
-        let row = self.of_operation_mut(fence.operation_id)?;
-        // The flag is set at whatever time its transaction has; the log keeps the order.
-        let at = row
-            .events
-            .last()
-            .map_or(row.receipt.created_at, |event| event.at);
-        row.learn(
-            Event::Committed { attempt },
-            Circumstances::bare(at, "write committed"),
-        )
-    }
 }
 
 fn granted(row: &StoredRow, slot: Slot) -> Granted {
@@ -366,30 +246,5 @@ fn granted(row: &StoredRow, slot: Slot) -> Granted {
         lease_until: row.receipt.lease_until,
         hard_deadline: row.receipt.hard_deadline,
         slot,
-    }
-}
-
-fn fresh(admission: &Admission) -> StoredRow {
-    StoredRow {
-        receipt: Receipt {
-            operation_id: admission.operation_id,
-            identity: admission.identity.clone(),
-            fingerprint: admission.fingerprint,
-            version: admission.version,
-            mode: admission.policy.mode,
-            status: Status::new(),
-            token: admission.token,
-            created_at: admission.now,
-            lease_until: admission.now,
-            hard_deadline: admission.now,
-            finished_at: None,
-            retention: admission.policy.retention,
-            kept: Kept::Nothing,
-            rounds: Vec::new(),
-            provider_window: admission.policy.resend_window(),
-        },
-        reply: None,
-        questions: Vec::new(),
-        events: Vec::new(),
     }
 }

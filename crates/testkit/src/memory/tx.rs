@@ -1,7 +1,9 @@
 use std::collections::HashMap;
 
-use counterfoil_core::{Event, OperationId, Status, next};
-use counterfoil_store::{BoxFuture, Dialect, Error, Fence, Row, Sql, Value};
+use counterfoil_core::OperationId;
+use counterfoil_store::{
+    BoxFuture, Change, Dialect, Error, Fence, Row, Sql, Value, marked_committed,
+};
 
 use super::rows::Rows;
 
@@ -19,7 +21,7 @@ pub(super) struct Tx<'a> {
     rows: &'a Rows,
     writable: bool,
     pub(super) journal: Vec<Statement>,
-    pub(super) marks: HashMap<OperationId, (Fence, Status)>,
+    pub(super) marks: HashMap<OperationId, Change<'static>>,
 }
 
 impl<'a> Tx<'a> {
@@ -51,16 +53,16 @@ impl<'a> Tx<'a> {
 
     fn mark(&mut self, fence: Fence) -> Result<(), Error> {
         self.may_write()?;
-        let status = match self.marks.get(&fence.operation_id) {
-            Some((_, status)) => status,
-            None => {
-                let row = self.rows.of_operation(fence.operation_id);
-                &row.ok_or(Error::NotFound)?.receipt.status
-            }
-        };
-        let attempt = fence.attempt;
-        let after = next(status, Event::Committed { attempt }).map_err(Error::Fenced)?;
-        self.marks.insert(fence.operation_id, (fence, after));
+        let id = fence.operation_id;
+        let row = self.rows.of_operation(id).ok_or(Error::NotFound)?;
+        let receipt = self
+            .marks
+            .get(&id)
+            .map_or(&row.receipt, |mark| &mark.receipt);
+        let at = row.events.last().map_or(receipt.created_at, |row| row.at);
+        if let Some(change) = marked_committed(receipt, fence, at)? {
+            self.marks.insert(id, change);
+        }
         Ok(())
     }
 }

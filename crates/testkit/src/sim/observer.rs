@@ -1,7 +1,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use counterfoil_core::{Event, EventRecord, Identity, OperationId, Receipt, State, Timestamp};
+use counterfoil_core::{
+    Event, EventRecord, Identity, OperationId, Receipt, State, Timestamp, WorkspaceId,
+};
 use counterfoil_engine::Clock as _;
 use counterfoil_store::{
     Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Completion, Dialect, Error, Fence,
@@ -140,8 +142,8 @@ impl Store for Observer {
     fn admit(&self, admission: Admission) -> BoxFuture<'_, Result<Admitted, Error>> {
         Box::pin(async move {
             let identity = admission.identity.clone();
-            let now = admission.now;
-            self.check_patience(now)?;
+            self.check_patience(admission.now)?;
+            let now = self.now().unwrap_or(admission.now);
             let before = self.memory().peek(&identity);
             let admitted = self.memory().admit(admission).await;
             self.trace(|| format!("  admit {}: {admitted:?}", identity.target));
@@ -157,8 +159,8 @@ impl Store for Observer {
     ) -> BoxFuture<'_, Result<Atomic, Error>> {
         Box::pin(async move {
             let identity = admission.identity.clone();
-            let now = admission.now;
-            self.check_patience(now)?;
+            self.check_patience(admission.now)?;
+            let now = self.now().unwrap_or(admission.now);
             let before = self.memory().peek(&identity);
             let done = self.memory().atomically(admission, handler).await;
             self.trace(|| format!("  atomically {}: {done:?}", identity.target));
@@ -184,9 +186,10 @@ impl Store for Observer {
     fn renew(
         &self,
         fence: Fence,
-        lease_until: Timestamp,
+        now: Timestamp,
+        lease: Duration,
     ) -> BoxFuture<'_, Result<Timestamp, Error>> {
-        self.memory().renew(fence, lease_until)
+        self.memory().renew(fence, now, lease)
     }
 
     fn lapse(&self, now: Timestamp, limit: u32) -> BoxFuture<'_, Result<u32, Error>> {
@@ -227,9 +230,13 @@ impl Store for Observer {
         })
     }
 
-    fn transact(&self, work: Arc<dyn Work>) -> BoxFuture<'_, Result<(), Error>> {
+    fn transact<'a>(
+        &'a self,
+        workspace: Option<&'a WorkspaceId>,
+        work: Arc<dyn Work>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let done = self.memory().transact(work).await;
+            let done = self.memory().transact(workspace, work).await;
             self.trace(|| format!("  transact: {done:?}"));
             self.world.count_marked();
             done
@@ -268,6 +275,14 @@ impl Store for Observer {
     }
 
     fn is_shared(&self) -> bool {
-        true
+        self.memory().is_shared()
+    }
+
+    fn now(&self) -> Option<Timestamp> {
+        self.memory().now()
+    }
+
+    fn changed(&self, operation_id: OperationId) -> BoxFuture<'_, ()> {
+        self.memory().changed(operation_id)
     }
 }

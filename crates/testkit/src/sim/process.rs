@@ -80,7 +80,7 @@ impl Process {
             ..Limits::default()
         };
         let engine = Engine::builder(store)
-            .clock(world.clock())
+            .clock(world.clock_of(name))
             .entropy(Arc::new(Dice(Arc::clone(world))))
             .limits(limits)
             .build();
@@ -111,6 +111,7 @@ fn choose(world: &World, life: &Life, name: usize, call: Call) -> Fault {
         64..=69 => Fault::UnknownDoneLater(long),
         70..=73 => Fault::Delayed(long),
         74..=113 => Fault::Delayed(short),
+        120..=131 => Fault::Held,
         114..=116 => {
             life.kill();
             Fault::NotDoneSilent

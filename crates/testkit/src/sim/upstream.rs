@@ -170,7 +170,7 @@ impl Request {
         let fence = attempt.fence;
         let call = self.call;
         let store = Arc::clone(self.process.engine.store());
-        let written = transact(&*store, move |tx| {
+        let written = transact(&*store, None, move |tx| {
             Box::pin(async move {
                 let values = [
                     Value::from(fence.operation_id.to_string()),

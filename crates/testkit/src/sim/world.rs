@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use counterfoil_core::{Event, OperationId, Receipt, State, Timestamp, Verdict};
-use counterfoil_engine::Clock as _;
+use counterfoil_engine::{Clock, Monotonic};
 
 use super::History;
 use super::caller;
@@ -16,10 +16,33 @@ const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 const MONTH_MS: i64 = 30 * 24 * 3600 * 1000;
 pub(super) const PRINCIPALS: usize = 2;
 
+/// The clock of one of two machines that share a store with a clock of its own: nothing may depend
+/// on what it shows.
+struct Astray {
+    clock: Arc<VirtualClock>,
+    machine: u8,
+    ahead_ms: i64,
+}
+
+impl Clock for Astray {
+    fn now(&self) -> Timestamp {
+        let right = self.clock.now().as_millis();
+        Timestamp::from_millis(right.saturating_add(self.ahead_ms))
+    }
+
+    fn monotonic(&self) -> Monotonic {
+        let mut reading = self.clock.monotonic();
+        reading.boot[15] = self.machine;
+        reading.millis += u64::from(self.machine) * 1_000_000;
+        reading
+    }
+}
+
 /// Everything a history plays in.
 pub(super) struct World {
     clock: Arc<VirtualClock>,
     memory: MemoryStore,
+    apart: bool,
     dice: Mutex<Seeded>,
     truth: Mutex<Truth>,
     processes: Mutex<[Option<Process>; 2]>,
@@ -31,10 +54,20 @@ pub(super) struct World {
 }
 
 impl World {
+    /// Every other history is one of two machines whose clocks are wrong, on a store with a clock
+    /// of its own; the rest are of one machine.
     pub(super) fn new(seed: u64, traced: bool) -> Self {
+        let clock = Arc::new(VirtualClock::following_tokio(START));
+        let apart = seed % 2 == 1;
+        let memory = if apart {
+            MemoryStore::with_clock(Arc::clone(&clock) as Arc<dyn Clock>)
+        } else {
+            MemoryStore::new()
+        };
         Self {
-            clock: Arc::new(VirtualClock::following_tokio(START)),
-            memory: MemoryStore::new(),
+            clock,
+            memory,
+            apart,
             dice: Mutex::new(Seeded::new(seed)),
             truth: Mutex::new(Truth::default()),
             processes: Mutex::new([None, None]),
@@ -48,6 +81,20 @@ impl World {
 
     pub(super) fn clock(&self) -> Arc<VirtualClock> {
         Arc::clone(&self.clock)
+    }
+
+    /// The clock of the machine that a process runs on.
+    pub(super) fn clock_of(&self, name: usize) -> Arc<dyn Clock> {
+        let clock = self.clock();
+        if !self.apart {
+            return clock;
+        }
+        let machine = u8::try_from(name + 1).unwrap();
+        Arc::new(Astray {
+            clock,
+            machine,
+            ahead_ms: [MONTH_MS * 3, -MONTH_MS][name % 2],
+        })
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -145,10 +192,13 @@ impl World {
             tokio::time::sleep(Duration::from_millis(pause)).await;
             let name = usize::try_from(self.roll(2)).unwrap();
             match self.roll(12) {
-                0 => self.jump(MONTH_MS),
-                1 => self.jump(-MONTH_MS),
-                2 => self.jump(i64::try_from(self.roll(400_000)).unwrap() - 200_000),
-                3 => self.jump(3 * 24 * 3600 * 1000),
+                0 => self.jump(MONTH_MS, name).await,
+                1 => self.jump(-MONTH_MS, name).await,
+                2 => {
+                    let by = i64::try_from(self.roll(400_000)).unwrap() - 200_000;
+                    self.jump(by, name).await;
+                }
+                3 => self.jump(3 * 24 * 3600 * 1000, name).await,
                 4 | 5 => self.sweep(name).await,
                 6 => self.kill(name),
                 7 => {
@@ -171,9 +221,16 @@ impl World {
         }
     }
 
-    fn jump(&self, millis: i64) {
+    /// The wall clock jumps. Somebody says that it is right, or the sweeps stand still.
+    async fn jump(self: &Arc<Self>, millis: i64, name: usize) {
         self.clock.jump_ms(millis);
         self.trace(|| format!("the clock jumps by {millis} ms"));
+        if self.roll(4) > 0 {
+            let process = self.process(name);
+            let accepted = process.engine.check_clock(true);
+            let accepted = tokio::time::timeout(Duration::from_secs(60), accepted).await;
+            self.trace(|| format!("process {name} accepts the clock: {accepted:?}"));
+        }
     }
 
     fn kill(self: &Arc<Self>, name: usize) {
@@ -232,9 +289,11 @@ impl World {
         let latest = |receipt: &Receipt| receipt.hard_deadline.max(receipt.lease_until);
         let receipts = self.memory.receipts();
         let deadline = receipts.iter().filter(|row| is_pending(row)).map(latest);
-        let now = deadline.max().map_or(self.now(), |at| at.max(self.now()));
+        if let Some(latest) = deadline.max() {
+            self.clock.advance(latest.since(self.now()));
+        }
         let process = self.process(0);
-        let lapsed = process.engine.store().lapse(now, 1000).await;
+        let lapsed = process.engine.store().lapse(self.now(), 1000).await;
         if let Err(error) = lapsed {
             self.violation(format!("I6: the lapse pass failed: {error}"));
         }
