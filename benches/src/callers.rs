@@ -173,7 +173,10 @@ impl Callers {
                     .await?
                 {
                     Atomic::Ran(..) => {}
-                    other @ (Atomic::Aborted(_) | Atomic::Decided(..) | Atomic::Own(_)) => {
+                    other @ (Atomic::Aborted(_)
+                    | Atomic::Decided(..)
+                    | Atomic::Own(_)
+                    | Atomic::Held) => {
                         return Err(Error::Decided(format!("{other:?}")));
                     }
                 },
@@ -196,6 +199,7 @@ impl Callers {
         let granted = match self.store.admit(admission).await? {
             Admitted::Run(granted) => granted,
             Admitted::Decided(decision, _) => return Err(Error::Decided(format!("{decision:?}"))),
+            Admitted::Held => return Err(Error::Decided("held".to_owned())),
         };
         let completion = Completion {
             event: Event::Succeeded {

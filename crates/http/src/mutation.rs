@@ -250,9 +250,11 @@ impl Mutation {
                 .map_or(counterfoil_core::Rule::Raw1, |f| f.rule);
             let input = validate(&self)?;
             let rest = self.rest.clone();
-            let authority = Arc::clone(&self.caller.authority);
+            let caller = self.caller.clone();
+            let authority = caller.authority.as_ref();
             let handling = self.handling(input, handler);
-            return match engine.unkeyed(authority.as_ref(), handling).await {
+            let done = engine.unkeyed(&caller.workspace, authority, handling).await;
+            return match done {
                 Ok(reply) => Ok(rest.reply(reply, None, &[])),
                 Err(refusal) => Err(rest.problem(refusal, rule)),
             };

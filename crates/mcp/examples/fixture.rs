@@ -172,7 +172,7 @@ fn conformance_tools() -> Vec<Tool> {
 
 /// Counts an effect under `label`; how many there are now.
 async fn effect(store: &dyn Store, label: String) -> Result<i64, ToolError> {
-    let counted = transact(store, move |tx| {
+    let counted = transact(store, None, move |tx| {
         let label = label.clone();
         Box::pin(async move {
             let insert = "INSERT INTO fixture_effects (label) VALUES ($1)";

@@ -59,9 +59,9 @@ impl AgentKeys {
     /// What the store says.
     pub async fn ensure_workspace(&self, workspace: &WorkspaceId) -> Result<(), Error> {
         let now = self.engine.now();
-        let workspace = workspace.clone();
-        store::transact(self.store().as_ref(), move |tx| {
-            let workspace = workspace.clone();
+        let new = workspace.clone();
+        store::transact(self.store().as_ref(), Some(workspace), move |tx| {
+            let workspace = new.clone();
             Box::pin(async move { ensure_workspace(tx, &workspace, now).await })
         })
         .await?;
@@ -106,8 +106,9 @@ impl AgentKeys {
 
     async fn put(&self, issued: &Issued) -> Result<(), Error> {
         let hash = issued.credential.hash();
+        let workspace = &issued.agent_key.workspace;
         let key = Arc::new(issued.agent_key.clone());
-        store::transact(self.store().as_ref(), move |tx| {
+        store::transact(self.store().as_ref(), Some(workspace), move |tx| {
             let key = Arc::clone(&key);
             Box::pin(async move {
                 ensure_workspace(tx, &key.workspace, key.created_at).await?;
@@ -126,10 +127,10 @@ impl AgentKeys {
     pub async fn rotate(&self, workspace: &WorkspaceId, id: &str) -> Result<Issued, Error> {
         let credential = self.secret_for(id)?;
         let (hash, now) = (credential.hash(), self.engine.now());
-        let (workspace, id) = (workspace.clone(), id.to_owned());
+        let (of, id) = (workspace.clone(), id.to_owned());
         let agent_key = self
-            .change(move |tx| {
-                let (workspace, id) = (workspace.clone(), id.clone());
+            .change(workspace, move |tx| {
+                let (workspace, id) = (of.clone(), id.clone());
                 Box::pin(async move { rotate(tx, &workspace, &id, hash, now).await })
             })
             .await?;
@@ -145,9 +146,9 @@ impl AgentKeys {
     /// [`Error::NotFound`], [`Error::Store`].
     pub async fn revoke(&self, workspace: &WorkspaceId, id: &str) -> Result<AgentKey, Error> {
         let now = self.engine.now();
-        let (workspace, id) = (workspace.clone(), id.to_owned());
-        self.change(move |tx| {
-            let (workspace, id) = (workspace.clone(), id.clone());
+        let (of, id) = (workspace.clone(), id.to_owned());
+        self.change(workspace, move |tx| {
+            let (workspace, id) = (of.clone(), id.clone());
             Box::pin(async move { revoke(tx, &workspace, &id, now).await })
         })
         .await
@@ -213,14 +214,14 @@ impl AgentKeys {
     }
 
     /// A change whose domain error is carried out of the transaction, which is rolled back.
-    async fn change<F>(&self, body: F) -> Result<AgentKey, Error>
+    async fn change<F>(&self, workspace: &WorkspaceId, body: F) -> Result<AgentKey, Error>
     where
         F: for<'t> Fn(&'t mut dyn Sql) -> counterfoil_store::BoxFuture<'t, Result<AgentKey, Error>>
             + Send
             + Sync
             + 'static,
     {
-        store::transact(self.store().as_ref(), move |tx| {
+        store::transact(self.store().as_ref(), Some(workspace), move |tx| {
             let done = body(tx);
             Box::pin(async move {
                 match done.await {

@@ -342,7 +342,7 @@ async fn field_04_a_failure_after_the_commit_releases_nothing() {
         run();
         let store = Arc::clone(&store);
         async move {
-            store::transact(store.as_ref(), move |tx| {
+            store::transact(store.as_ref(), None, move |tx| {
                 Box::pin(async move {
                     tx.execute("INSERT INTO notes VALUES ($1)", &[1.into()])
                         .await?;
