@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use counterfoil_core::{Decision, Event, Kept, OperationId, Reply};
+use counterfoil_core::{Decision, Kept, OperationId, Reply};
 use counterfoil_store::{
     Admission, Atomic, AtomicHandler, Error, Failure, Migration, StoredReply, Work,
 };
@@ -12,8 +12,8 @@ use futures_util::FutureExt as _;
 use crate::{
     guard::Running,
     handler::{ended, keep_savepoint, open_savepoint, run, undo_savepoint},
-    rows, schema,
-    steps::{Judged, draft, found_for, judge, nothing_found, write},
+    schema,
+    steps::{Spot, enter, found_for, judge, nothing_found},
     tx::{Halt, Stepped, Tx},
 };
 
@@ -23,9 +23,7 @@ pub(crate) fn atomically(
     admission: &Admission,
     handler: &dyn AtomicHandler,
 ) -> Stepped<Atomic> {
-    let Judged {
-        decision, stored, ..
-    } = judge(tx, admission)?;
+    let (decision, stored) = judge(tx, admission)?;
     let Decision::Run { replaces } = decision else {
         let stored = stored.ok_or_else(nothing_found)?;
         let found = Box::new(found_for(tx, stored, decision)?);
@@ -35,9 +33,13 @@ pub(crate) fn atomically(
             Atomic::Decided(decision, found)
         });
     };
-    let executed = Event::Executed { refused: false };
-    let mut drafted = draft(admission, stored.clone(), replaces, executed)?;
-    let operation_id = drafted.receipt.operation_id;
+    let spot = Spot::new(stored, replaces);
+    // What could not be recorded is not run.
+    let operation_id = admission
+        .execute(spot.standing(), false, Err(Kept::Nothing))
+        .map_err(Halt::Said)?
+        .receipt
+        .operation_id;
     open_savepoint(tx)?;
     let (reply, refused) = match outcome(tx, handler, operation_id) {
         Ok(Ok(reply)) => (reply, false),
@@ -55,25 +57,18 @@ pub(crate) fn atomically(
         Ok(kept) => kept,
         Err(error) => return Err(undo_with(tx, error)),
     };
-    let reason = if refused {
+    let kept = kept.as_ref().map_err(|marker| *marker);
+    let change = match admission.execute(spot.standing(), refused, kept) {
+        Ok(change) => change,
+        Err(error) => return Err(undo_with(tx, error)),
+    };
+    if refused {
         undo(tx, None)?;
-        let event = Event::Executed { refused: true };
-        drafted = draft(admission, stored, replaces, event)?;
-        "refused and rolled back"
     } else {
         keep_savepoint(tx)?;
-        "committed with its effect"
-    };
-    drafted.receipt.finished_at = Some(admission.now);
-    drafted.receipt.kept = match &kept {
-        Ok(_) => Kept::Stored,
-        Err(marker) => *marker,
-    };
-    let written = write(tx, admission, drafted, reason)?;
-    if let Ok(stored_reply) = &kept {
-        rows::put_result(tx.sqlite(), written.id, stored_reply)?;
     }
-    Ok(Atomic::Ran(Box::new(written.receipt), reply))
+    let receipt = enter(tx, admission, &spot, change)?.receipt;
+    Ok(Atomic::Ran(Box::new(receipt), reply))
 }
 
 fn outcome(

@@ -6,7 +6,8 @@
 //! file, so that an atomic handler's effect and its receipt are one transaction.
 //!
 //! Architecture invariant: this crate holds rows and transactions and no rules. Every decision and
-//! every transition comes from `counterfoil-core`.
+//! every transition comes from `counterfoil-core`, what a step makes of a row from
+//! `counterfoil-store`.
 
 mod atomic;
 mod connection;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use counterfoil_core::{
     Attempts, EventRecord, Fingerprint, Identity, Kept, Key, Mode, OperationId, PrincipalId,
-    Receipt, Reply, Retention, Rule, State, Status, Target, Timestamp, Token, WorkspaceId,
+    Receipt, Reply, Retention, State, Status, Target, Timestamp, Token, WorkspaceId,
 };
 use counterfoil_store::{Error, Found, StoredReply};
 use rusqlite::{Connection, Error as Sqlite, OptionalExtension as _};
@@ -77,6 +77,7 @@ impl From<Unreadable> for Error {
 pub(crate) fn decode(row: &rusqlite::Row<'_>) -> Result<Stored, Unreadable> {
     let state: u8 = row.get(7)?;
     let kept: u8 = row.get(9)?;
+    let fingerprint = row.get_ref(6)?.as_blob().map_err(Sqlite::from)?;
     let attempts = row.get_ref(12)?.as_blob().map_err(Sqlite::from)?;
     let status = Status {
         state: State::from_byte(state).ok_or_else(|| corrupt("state"))?,
@@ -92,9 +93,9 @@ pub(crate) fn decode(row: &rusqlite::Row<'_>) -> Result<Stored, Unreadable> {
     let receipt = Receipt {
         operation_id: OperationId::from_bytes(row.get(4)?),
         identity: identity(row)?,
-        fingerprint: fingerprint(row.get_ref(6)?.as_blob().map_err(Sqlite::from)?)?,
+        fingerprint: Fingerprint::from_bytes(fingerprint).ok_or_else(|| corrupt("fingerprint"))?,
         version: row.get(11)?,
-        mode: mode_of(row.get(8)?)?,
+        mode: Mode::from_byte(row.get(8)?).ok_or_else(|| corrupt("mode"))?,
         status,
         token: Token::new(row.get(5)?),
         created_at: Timestamp::from_millis(row.get(15)?),
@@ -145,38 +146,6 @@ pub(crate) fn parameters_of(identity: &Identity) -> Option<String> {
     (!parameters.is_empty()).then(|| serde_json::json!(parameters).to_string())
 }
 
-fn fingerprint(bytes: &[u8]) -> Result<Fingerprint, Error> {
-    let (rule, digest) = bytes.split_first().ok_or_else(|| corrupt("fingerprint"))?;
-    Ok(Fingerprint {
-        rule: Rule::from_byte(*rule).ok_or_else(|| corrupt("fingerprint"))?,
-        digest: digest.try_into().map_err(|_| corrupt("fingerprint"))?,
-    })
-}
-
-fn fingerprint_bytes(fingerprint: &Fingerprint) -> [u8; 33] {
-    let mut bytes = [0; 33];
-    bytes[0] = fingerprint.rule.to_byte();
-    bytes[1..].copy_from_slice(&fingerprint.digest);
-    bytes
-}
-
-const fn mode_byte(mode: Mode) -> u8 {
-    match mode {
-        Mode::Atomic => 0,
-        Mode::Guarded => 1,
-        Mode::Dispatched => 2,
-    }
-}
-
-fn mode_of(byte: u8) -> Result<Mode, Error> {
-    match byte {
-        0 => Ok(Mode::Atomic),
-        1 => Ok(Mode::Guarded),
-        2 => Ok(Mode::Dispatched),
-        _ => Err(corrupt("mode")),
-    }
-}
-
 pub(crate) fn duration(millis: i64) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or_default())
 }
@@ -209,9 +178,9 @@ pub(crate) fn insert(
             locator,
             receipt.operation_id.to_bytes(),
             receipt.token.to_bytes(),
-            fingerprint_bytes(&receipt.fingerprint),
+            receipt.fingerprint.to_bytes(),
             receipt.status.state.to_byte(),
-            mode_byte(receipt.mode),
+            receipt.mode.to_byte(),
             receipt.kept.to_byte(),
             receipt.status.committed,
             receipt.version,
@@ -247,7 +216,7 @@ pub(crate) fn update(connection: &Connection, stored: &Stored) -> Result<(), Sql
             stored.id,
             receipt.token.to_bytes(),
             receipt.status.state.to_byte(),
-            mode_byte(receipt.mode),
+            receipt.mode.to_byte(),
             receipt.kept.to_byte(),
             receipt.status.committed,
             receipt.version,

@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use counterfoil_core::{Event, EventRecord, Identity, OperationId, Receipt, Timestamp};
+use counterfoil_core::{
+    Event, EventRecord, Identity, OperationId, Receipt, Timestamp, WorkspaceId,
+};
 use counterfoil_store::{
     Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Completion, Dialect, Error, Fence,
     Found, Granted, Health, Migration, Page, Query, ReadWork, Slot, Store, StoredReply, SweepPlan,
@@ -320,10 +322,12 @@ impl Store for SqliteStore {
     fn renew(
         &self,
         fence: Fence,
-        lease_until: Timestamp,
+        now: Timestamp,
+        lease: Duration,
     ) -> BoxFuture<'_, Result<Timestamp, Error>> {
         Box::pin(async move {
-            let step = move |tx: &mut Tx<'_>| record::renew(tx, fence, lease_until);
+            let until = now.plus(lease);
+            let step = move |tx: &mut Tx<'_>| record::renew(tx, fence, until);
             self.submit(Class::Renew, self.patience(), step).await
         })
     }
@@ -376,7 +380,12 @@ impl Store for SqliteStore {
         })
     }
 
-    fn transact(&self, work: Arc<dyn Work>) -> BoxFuture<'_, Result<(), Error>> {
+    /// All writes run one after the other, those of one workspace too.
+    fn transact<'a>(
+        &'a self,
+        _workspace: Option<&'a WorkspaceId>,
+        work: Arc<dyn Work>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let step = move |tx: &mut Tx<'_>| atomic::transact(tx, &*work);
             self.submit(Class::Enter, self.patience(), step).await

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use counterfoil_core::{Identity, OperationId, State};
+use counterfoil_core::{Identity, OperationId};
 use counterfoil_store::Error;
 use rusqlite::{Connection, Error as Sqlite};
 
@@ -161,11 +161,10 @@ impl<'c> Tx<'c> {
         Ok(u64::try_from(stored + tally.delta).unwrap_or_default())
     }
 
-    /// Counts a receipt's way from one state to another.
-    pub(crate) fn count(&mut self, workspace: i64, before: State, after: State) {
-        let delta = i64::from(is_unresolved(after)) - i64::from(is_unresolved(before));
-        if delta != 0 {
-            self.workspaces.entry(workspace).or_default().delta += delta;
+    /// Counts unresolved receipts that were added or, below zero, settled.
+    pub(crate) fn count(&mut self, workspace: i64, unresolved: i64) {
+        if unresolved != 0 {
+            self.workspaces.entry(workspace).or_default().delta += unresolved;
         }
     }
 
@@ -197,17 +196,6 @@ impl<'c> Tx<'c> {
     /// The scopes this transaction created, to be known once it is committed.
     pub(crate) fn into_created(self) -> HashMap<String, Scope> {
         self.created
-    }
-}
-
-pub(crate) fn is_unresolved(state: State) -> bool {
-    match state {
-        State::Accepted
-        | State::Running
-        | State::CancelRequested
-        | State::InputRequired
-        | State::OutcomeUnknown => true,
-        State::Free | State::Succeeded | State::Failed | State::Cancelled => false,
     }
 }
 

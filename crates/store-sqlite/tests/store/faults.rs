@@ -59,7 +59,7 @@ async fn batch_with(
     let plain = {
         let store = scene.store.clone();
         tokio::spawn(async move {
-            transact(&store, |tx| {
+            transact(&store, None, |tx| {
                 Box::pin(async move { tx.execute("INSERT INTO notes VALUES ('plain')", &[]).await })
             })
             .await

@@ -83,7 +83,7 @@ async fn i6_a_statement_without_end_is_interrupted_and_delays_others_no_longer()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_waits_for_something_else_is_refused() {
     let scene = Scene::new(Options::default()).await;
-    let waited = transact(&scene.store, |tx| {
+    let waited = transact(&scene.store, None, |tx| {
         Box::pin(async move {
             tx.execute("INSERT INTO notes VALUES ('n')", &[]).await?;
             tokio::task::yield_now().await;

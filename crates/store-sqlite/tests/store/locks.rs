@@ -55,7 +55,10 @@ async fn a_completion_waits_for_the_lock_and_is_never_busy() {
         tokio::spawn(async move { store.complete(fence, success(fence, "done")).await });
     scene.queued(1).await;
     // A renewal sent after it gives up first.
-    let renewed = scene.store.renew(fence, crate::scene::after(20)).await;
+    let renewed = scene
+        .store
+        .renew(fence, crate::scene::after(1), Duration::from_secs(20))
+        .await;
     assert!(matches!(renewed, Err(Error::Busy { .. })), "{renewed:?}");
     assert!(!completion.is_finished());
     held.release();
@@ -210,7 +213,7 @@ async fn field_05_two_stores_on_one_file_and_64_callers_have_one_effect() {
         match call.await.unwrap().unwrap() {
             Atomic::Ran(..) => ran += 1,
             Atomic::Decided(Decision::Replay, found) => assert_eq!(body(&found), b"n"),
-            other @ (Atomic::Decided(..) | Atomic::Aborted(_) | Atomic::Own(_)) => {
+            other @ (Atomic::Decided(..) | Atomic::Aborted(_) | Atomic::Held | Atomic::Own(_)) => {
                 panic!("{other:?}")
             }
         }
@@ -245,7 +248,7 @@ async fn two_busy_stores_on_one_file_both_get_their_turn() {
             calls.push(tokio::spawn(async move {
                 for number in 0..25 {
                     let work = Arc::new(Insert(format!("{which} {task} {number}")));
-                    store.transact(work).await.unwrap();
+                    store.transact(None, work).await.unwrap();
                 }
             }));
         }
@@ -349,7 +352,9 @@ async fn i6_a_completion_waits_for_two_slow_handlers_at_most() {
             },
         });
         let store = scene.store.clone();
-        slow.push(tokio::spawn(async move { store.transact(work).await }));
+        slow.push(tokio::spawn(
+            async move { store.transact(None, work).await },
+        ));
         scene.queued(number + 1).await;
     }
     held.release();

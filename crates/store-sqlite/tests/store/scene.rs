@@ -177,12 +177,14 @@ pub(crate) async fn granted(store: &SqliteStore, admission: Admission) -> Grante
     match store.admit(admission).await.unwrap() {
         Admitted::Run(granted) => granted,
         Admitted::Decided(decision, _) => panic!("not run but {decision:?}"),
+        Admitted::Held => panic!("one writer holds nothing back"),
     }
 }
 
 pub(crate) async fn decided(store: &SqliteStore, admission: Admission) -> (Decision, Found) {
     match store.admit(admission).await.unwrap() {
         Admitted::Run(_) => panic!("it ran"),
+        Admitted::Held => panic!("one writer holds nothing back"),
         Admitted::Decided(decision, found) => (decision, *found),
     }
 }
