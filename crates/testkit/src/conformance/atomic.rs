@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use counterfoil_core::{Decision, Effect, Event, Kept, State};
-use counterfoil_store::{Atomic, Error, Store};
+use counterfoil_store::{Atomic, Dialect, Error, Store};
 
 use super::Subject;
 use super::scene::{
@@ -166,14 +166,27 @@ pub async fn an_atomic_conflict_runs_nothing(subject: Subject) {
 
 pub async fn a_handler_may_not_control_transactions(subject: Subject) {
     let store = open(&subject).await;
-    for sql in [
+    // What only PostgreSQL has a statement for is no statement elsewhere.
+    let of_dialect: &[_] = match store.dialect() {
+        Dialect::Postgres => &[
+            "START TRANSACTION",
+            "abort",
+            "PREPARE TRANSACTION 'p'",
+            "/* a word */ commit",
+            "-- a word\ncommit",
+        ],
+        Dialect::Sqlite => &["/* a word */ commit", "-- a word\ncommit"],
+        Dialect::Memory => &[],
+    };
+    let of_all = [
         "COMMIT",
         "ROLLBACK",
         "BEGIN",
         "SAVEPOINT s",
         "RELEASE s",
         "end",
-    ] {
+    ];
+    for sql in of_all.iter().chain(of_dialect) {
         let admission = atomic("k", START);
         let identity = admission.identity.clone();
         let handler = Arc::new(note("n", End::Transaction(sql)));

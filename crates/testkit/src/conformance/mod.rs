@@ -146,6 +146,7 @@ macro_rules! store_conformance {
                 a_reader_cannot_write,
                 a_transaction_commits_whole,
                 a_transaction_rolls_back_whole,
+                values_survive_a_table,
                 migrations_are_idempotent,
                 a_newer_schema_is_refused,
                 a_note_is_durable,
@@ -172,6 +173,8 @@ macro_rules! store_conformance {
                 field_05_of_64_atomic_calls_one_runs,
                 two_openings_race_for_one_key,
                 two_openings_migrate_at_once,
+                mutations_of_one_workspace_take_turns,
+                first_calls_of_many_workspaces_all_run,
             ];
             model: [
                 seeded_histories_agree_with_the_model,

@@ -200,6 +200,50 @@ pub async fn a_transaction_rolls_back_whole(subject: Subject) {
     run(&*store, guarded("k", START)).await;
 }
 
+/// Every kind of value comes back as it went in, from its own transaction and to a reader.
+pub async fn values_survive_a_table(subject: Subject) {
+    const INSERT: &str =
+        "INSERT INTO conformance_values (number, words, bytes) VALUES ($1, $2, $3)";
+    const ALL: &str = "SELECT number, words, bytes FROM conformance_values LIMIT 10";
+    let store = subject.open().await;
+    let table = [Migration {
+        version: 1,
+        sqlite: "CREATE TABLE conformance_values (number INTEGER, words TEXT, bytes BLOB);",
+        postgres: "CREATE TABLE conformance_values (number BIGINT, words TEXT, bytes BYTEA);",
+    }];
+    store.migrate("conformance_values", &table).await.unwrap();
+    let rows = [
+        vec![
+            i64::MIN.into(),
+            "it's \u{e9}\u{1f600} \\ $1".into(),
+            vec![0, 255].into(),
+        ],
+        vec![i64::MAX.into(), "".into(), Vec::new().into()],
+        vec![Value::Null, Value::Null, Value::Null],
+    ];
+    let sent = rows.clone();
+    let seen = transact(&*store, None, move |tx| {
+        let sent = sent.clone();
+        Box::pin(async move {
+            for row in &sent {
+                assert_eq!(tx.execute(INSERT, row).await?, 1);
+            }
+            tx.query(ALL, &[]).await
+        })
+    })
+    .await
+    .unwrap();
+    let later = read(&*store, |sql| Box::pin(sql.query(ALL, &[])))
+        .await
+        .unwrap();
+    for told in [seen, later] {
+        assert_eq!(told.len(), rows.len());
+        for row in &rows {
+            assert!(told.iter().any(|told| told.0 == *row), "{row:?}: {told:?}");
+        }
+    }
+}
+
 pub async fn migrations_are_idempotent(subject: Subject) {
     let store = subject.open().await;
     create_table(&*store).await;

@@ -86,11 +86,12 @@ impl Rows {
         Ok(Admitted::Decided(decision, Box::new(found)))
     }
 
-    /// Writes a row in the place of whatever stood under its identity.
+    /// Writes a row; one that begins, in the place of whatever stood under its identity.
     pub(super) fn write(&mut self, change: Change<'_>) -> &StoredRow {
         let identity = change.receipt.identity.clone();
         let operation_id = change.receipt.operation_id;
         let standing = self.by_identity.get(&identity).copied();
+        // An admission repeated after all its windows is still one operation.
         let same = |id: &i64| {
             let standing = self.rows.get(id);
             standing.is_some_and(|row| row.receipt.operation_id == operation_id)
@@ -107,6 +108,9 @@ impl Rows {
         };
         self.by_identity.insert(identity, id);
         self.by_operation.insert(operation_id, id);
+        if change.event.from.is_none() {
+            self.rows.remove(&id);
+        }
         match self.rows.entry(id) {
             Entry::Occupied(entry) => {
                 let row = entry.into_mut();
