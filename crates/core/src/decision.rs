@@ -61,6 +61,25 @@ pub enum Decision {
     Expired,
 }
 
+impl Decision {
+    /// Which round's question belongs to it.
+    #[must_use]
+    pub const fn round(self) -> Option<u16> {
+        match self {
+            Self::ReplayQuestion { round } => Some(round),
+            Self::Run { .. }
+            | Self::Own
+            | Self::Conflict
+            | Self::Replay
+            | Self::ResultUnavailable
+            | Self::Committed { .. }
+            | Self::InProgress { .. }
+            | Self::Unknown { .. }
+            | Self::Expired => None,
+        }
+    }
+}
+
 /// The decision table of the contract (§4), on what was found under the identity.
 ///
 /// `Unknown { lapsed: true }` and `Committed { retry_after: None }` on an unfinished row say that

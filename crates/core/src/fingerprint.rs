@@ -53,6 +53,25 @@ impl Fingerprint {
         Self::over(Rule::Canonical1, &[subject.as_bytes(), canonical])
     }
 
+    /// The bytes a store keeps: the rule, then the digest.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 33] {
+        let mut bytes = [0; 33];
+        bytes[0] = self.rule.to_byte();
+        bytes[1..].copy_from_slice(&self.digest);
+        bytes
+    }
+
+    /// From the bytes a store kept; `None` if they are not such bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (rule, digest) = bytes.split_first()?;
+        Some(Self {
+            rule: Rule::from_byte(*rule)?,
+            digest: digest.try_into().ok()?,
+        })
+    }
+
     fn over(rule: Rule, parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
         hash.update([rule.to_byte()]);

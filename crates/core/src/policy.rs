@@ -23,6 +23,27 @@ impl Mode {
             Self::Dispatched => "dispatched",
         }
     }
+
+    /// The byte a store keeps.
+    #[must_use]
+    pub const fn to_byte(self) -> u8 {
+        match self {
+            Self::Atomic => 0,
+            Self::Guarded => 1,
+            Self::Dispatched => 2,
+        }
+    }
+
+    /// From the byte a store kept.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            0 => Some(Self::Atomic),
+            1 => Some(Self::Guarded),
+            2 => Some(Self::Dispatched),
+            _ => None,
+        }
+    }
 }
 
 /// What a 5xx or 429 answer of a guarded handler proves.

@@ -1,8 +1,8 @@
 use bytes::Bytes;
 
 use crate::{
-    Effect, Event, Fingerprint, Identity, Mode, OperationId, Phase, Retention, State, Status,
-    Timestamp, Token,
+    Effect, Event, Fingerprint, Identity, Knowledge, Mode, OperationId, Phase, Retention, State,
+    Status, Timestamp, Token,
 };
 
 /// What became of the result (dispatched: of the handle that was the first answer). Never says
@@ -139,7 +139,7 @@ impl Receipt {
     /// be a release as well as an unknown.
     #[must_use]
     pub fn overdue(&self, now: Timestamp) -> Option<Event> {
-        if now < self.lease_until {
+        if now < self.lease_until || self.mode == Mode::Dispatched {
             return None;
         }
         match self.status.state {
@@ -153,6 +153,24 @@ impl Receipt {
             | State::Failed
             | State::Cancelled
             | State::OutcomeUnknown => None,
+        }
+    }
+
+    /// The latest attempt is under way, or waits for its first one, and nothing is known of it.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        let status = &self.status;
+        match status.state {
+            State::Accepted => true,
+            State::Running | State::CancelRequested => {
+                status.attempts.get(status.attempts.latest()) == Some(Knowledge::Open)
+            }
+            State::Free
+            | State::InputRequired
+            | State::Succeeded
+            | State::Failed
+            | State::Cancelled
+            | State::OutcomeUnknown => false,
         }
     }
 

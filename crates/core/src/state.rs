@@ -58,6 +58,20 @@ impl State {
         }
     }
 
+    /// It has an owner that must still settle it: neither free nor finished. Such receipts never
+    /// age and are never swept (contract §7).
+    #[must_use]
+    pub const fn is_unresolved(self) -> bool {
+        match self {
+            Self::Accepted
+            | Self::Running
+            | Self::CancelRequested
+            | Self::InputRequired
+            | Self::OutcomeUnknown => true,
+            Self::Free | Self::Succeeded | Self::Failed | Self::Cancelled => false,
+        }
+    }
+
     /// The word used on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -218,6 +232,28 @@ pub enum Event {
         /// How.
         verdict: Verdict,
     },
+}
+
+impl Event {
+    /// The attempt it speaks of.
+    #[must_use]
+    pub const fn attempt(self) -> Option<u32> {
+        match self {
+            Self::Committed { attempt }
+            | Self::Succeeded { attempt }
+            | Self::Refused { attempt, .. }
+            | Self::NotApplied { attempt }
+            | Self::Lost { attempt }
+            | Self::Asked { attempt, .. }
+            | Self::Stopped { attempt } => Some(attempt),
+            Self::Admitted { .. }
+            | Self::Executed { .. }
+            | Self::Taken { .. }
+            | Self::Abandoned
+            | Self::CancelRequested
+            | Self::Resolved { .. } => None,
+        }
+    }
 }
 
 /// Why an event may not be applied. Nothing changes then.

@@ -1,11 +1,12 @@
 //! What a receipt store offers, in domain steps, and what is durable after each.
 //!
-//! Every step is atomic and decides with the pure functions of `counterfoil-core`: a store holds
-//! rows and transactions, never rules. The interface is a crate of its own so that stores depend
+//! Every step is atomic and decides with the pure functions of `counterfoil-core`. What a step
+//! makes of a row is said once, here ([`Change`]): a store holds rows and transactions, never rules. The interface is a crate of its own so that stores depend
 //! on neither the engine nor a runtime, and the core stays free of async.
 
 mod error;
 mod message;
+mod rules;
 mod sql;
 mod store;
 
@@ -14,5 +15,6 @@ pub use message::{
     Admission, Admitted, Completion, Cursor, Fence, Found, Granted, Health, Page, Query, Slot,
     StoredReply, SweepPlan, Swept,
 };
+pub use rules::{Answer, Change, lapsed, marked_committed, recorded, renewed};
 pub use sql::{BoxFuture, Dialect, Migration, Row, Sql, Value, Watched};
 pub use store::{Atomic, AtomicHandler, Failure, ReadWork, Store, Work, read, transact};

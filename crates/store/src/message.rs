@@ -64,6 +64,9 @@ pub enum Admitted {
     Run(Granted),
     /// Nothing was reserved.
     Decided(Decision, Box<Found>),
+    /// Nothing was reserved: an open transaction of another caller holds the identity, and what it
+    /// makes of it cannot be seen before it ends.
+    Held,
 }
 
 /// A durable reservation.

@@ -1,6 +1,11 @@
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use counterfoil_core::{Decision, EventRecord, Identity, OperationId, Receipt, Reply, Timestamp};
+use counterfoil_core::{
+    Decision, EventRecord, Identity, OperationId, Receipt, Reply, Timestamp, WorkspaceId,
+};
 
 use crate::{
     Admission, Admitted, BoxFuture, Completion, Dialect, Error, Fence, Found, Health, Migration,
@@ -8,6 +13,9 @@ use crate::{
 };
 
 /// A receipt store.
+///
+/// The times in its messages are the caller's clock; a store with a clock of its own
+/// ([`Store::now`]) puts its own in their place.
 ///
 /// The protocol of a guarded call is `admit` → [`crate::Granted`] → any number of `renew` → `complete`.
 /// An atomic call is one `atomically`. Everything a step writes is durable and consistent when it
@@ -58,11 +66,13 @@ pub trait Store: Send + Sync + 'static {
         completion: Completion,
     ) -> BoxFuture<'_, Result<Receipt, Error>>;
 
-    /// Extends the lease of a running attempt, never past its hard deadline. The new end.
+    /// Extends the lease of a running attempt to `lease` from now, never past its hard deadline
+    /// and never back. The new end.
     fn renew(
         &self,
         fence: Fence,
-        lease_until: Timestamp,
+        now: Timestamp,
+        lease: Duration,
     ) -> BoxFuture<'_, Result<Timestamp, Error>>;
 
     /// Records up to `limit` lapsed leases and abandoned questions as what they are (unknown, or
@@ -85,7 +95,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Runs application statements in a transaction of their own, without a receipt: what a
     /// mutation without a key is. The work may run more than once, at most one run is committed.
-    fn transact(&self, work: Arc<dyn Work>) -> BoxFuture<'_, Result<(), Error>>;
+    /// Mutations of one workspace, here and in [`Store::atomically`], run one after the other;
+    /// without a workspace the work must bring what order it needs.
+    fn transact<'a>(
+        &'a self,
+        workspace: Option<&'a WorkspaceId>,
+        work: Arc<dyn Work>,
+    ) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Runs application queries on a reading connection, which cannot write.
     fn read<'a>(&'a self, work: Box<dyn ReadWork + 'a>) -> BoxFuture<'a, Result<(), Error>>;
@@ -115,6 +131,20 @@ pub trait Store: Send + Sync + 'static {
 
     /// Another process may write to this store, so that waiters must poll too.
     fn is_shared(&self) -> bool;
+
+    /// The present by the store's own clock, for a store that has one. Such a store's steps use it
+    /// in place of every time they are handed, so that machines whose clocks differ agree on
+    /// leases and windows. `None`: the caller's clock counts.
+    fn now(&self) -> Option<Timestamp> {
+        None
+    }
+
+    /// Completes when another process may have changed the operation. Only a hint, and it may
+    /// never come: poll as well.
+    fn changed(&self, operation_id: OperationId) -> BoxFuture<'_, ()> {
+        let _ = operation_id;
+        Box::pin(std::future::pending())
+    }
 }
 
 /// What `atomically` says.
@@ -128,6 +158,8 @@ pub enum Atomic {
     Aborted(Reply),
     /// Nothing ran.
     Decided(Decision, Box<Found>),
+    /// Nothing ran: an open transaction holds the identity, as [`crate::Admitted::Held`].
+    Held,
     /// It ran and was committed earlier, under this very admission; only the stored answer is left.
     Own(Box<Found>),
 }
@@ -234,13 +266,19 @@ where
 ///
 /// # Errors
 /// What the store or the closure says.
-pub async fn transact<T, F>(store: &dyn Store, body: F) -> Result<T, Error>
+pub async fn transact<T, F>(
+    store: &dyn Store,
+    workspace: Option<&WorkspaceId>,
+    body: F,
+) -> Result<T, Error>
 where
     F: for<'t> Fn(&'t mut dyn Sql) -> BoxFuture<'t, Result<T, Error>> + Send + Sync + 'static,
     T: Send + 'static,
 {
     let work = Arc::new(Taking::new(body));
-    store.transact(Arc::clone(&work) as Arc<dyn Work>).await?;
+    store
+        .transact(workspace, Arc::clone(&work) as Arc<dyn Work>)
+        .await?;
     work.take()
 }
 
