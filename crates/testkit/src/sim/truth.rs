@@ -11,6 +11,8 @@ pub(super) struct Truth {
     pub(super) counted: HashMap<OperationId, u32>,
     /// Attempts that may have sent.
     pub(super) sent: HashMap<OperationId, Vec<u32>>,
+    /// The latest attempt that a row was seen to be reserved for.
+    pub(super) reserved: HashMap<OperationId, u32>,
     /// The latest attempt whose handler began.
     pub(super) begun: HashMap<OperationId, u32>,
     /// The answer of an operation, as first acknowledged.
@@ -45,6 +47,8 @@ impl Truth {
     /// A row as it was just written: what it establishes must be so.
     pub(super) fn judge_row(&mut self, receipt: &Receipt) {
         let id = receipt.operation_id;
+        let reserved = self.reserved.entry(id).or_default();
+        *reserved = receipt.status.attempts.latest().max(*reserved);
         let effects = self.effects(id);
         let none = receipt.effect() == counterfoil_core::Effect::None;
         if none && effects > 0 {

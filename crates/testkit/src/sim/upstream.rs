@@ -57,6 +57,11 @@ impl Request {
                 self.call
             )
         });
+        let reserved = self.world.truth(|truth| truth.reserved.get(&id).copied());
+        if reserved.is_none_or(|latest| latest < number) {
+            let what = format!("I1: {id} attempt {number} began without a reservation");
+            self.world.violation(what);
+        }
         if self.world.is_auditing() {
             let call = self.call;
             self.world

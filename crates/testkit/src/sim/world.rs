@@ -93,7 +93,7 @@ impl World {
         Arc::new(Astray {
             clock,
             machine,
-            ahead_ms: [MONTH_MS * 3, -MONTH_MS][name % 2],
+            ahead_ms: [MONTH_MS / 3, -MONTH_MS][name % 2],
         })
     }
 
