@@ -1,0 +1,357 @@
+use std::{
+    collections::HashMap,
+    str::FromStr as _,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::poll_fn;
+use tokio::sync::mpsc;
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Row, Socket, Statement,
+    config::SslMode,
+    tls::{MakeTlsConnect, NoTls},
+    types::{ToSql, Type},
+};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::{
+    OpenError, Options,
+    error::{Done, Fault},
+};
+
+/// A statement with the types of its parameters, so that it can be sent without being prepared.
+#[derive(Debug)]
+pub(crate) struct Text {
+    pub(crate) sql: &'static str,
+    pub(crate) types: &'static [Type],
+}
+
+/// A statement that can be sent at once, without a round trip before it.
+#[derive(Clone, Debug)]
+pub(crate) enum Ready {
+    Named(Statement),
+    Inline(&'static Text),
+}
+
+pub(crate) type Parameter<'a> = &'a (dyn ToSql + Sync);
+
+/// Most statements of the application that one connection keeps prepared.
+const PREPARED_MAX: usize = 256;
+
+/// Opens connections, each with its settings checked.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    config: Config,
+    tls: Option<MakeRustlsConnect>,
+    pub(crate) pooler: bool,
+    timeout: Duration,
+    patience: Duration,
+}
+
+/// One connection. Requests are sent in the order in which they are first polled, without waiting
+/// for the answers of earlier ones.
+pub(crate) struct Session {
+    client: Client,
+    pooler: bool,
+    begin: String,
+    prepared: Mutex<HashMap<(String, Vec<Type>), Statement>>,
+    /// A transaction was begun and is not known to have ended.
+    open: AtomicBool,
+}
+
+/// What a connection is told besides the answers to its requests.
+pub(crate) type Notes = mpsc::Receiver<(String, String)>;
+
+impl Connector {
+    pub(crate) fn new(address: &str, options: &Options) -> Result<Self, OpenError> {
+        let mut config =
+            Config::from_str(address).map_err(|error| OpenError::Address(error.to_string()))?;
+        if config.get_hosts().is_empty() {
+            return Err(OpenError::Address("it names no host".to_owned()));
+        }
+        let timeout = options.database_timeout;
+        config
+            .connect_timeout(options.patience)
+            .tcp_user_timeout(timeout)
+            .keepalives(true)
+            .keepalives_idle(timeout / 2)
+            .keepalives_interval(timeout / 4)
+            .keepalives_retries(2);
+        if config.get_application_name().is_none() {
+            config.application_name("counterfoil");
+        }
+        let millis = timeout.as_millis();
+        if !options.pooler {
+            // A pooler that was not announced refuses these, or drops them, which is then seen.
+            let given = config.get_options().unwrap_or_default();
+            config.options(format!(
+                "{given} -c statement_timeout={millis} -c lock_timeout={millis} \
+                 -c idle_in_transaction_session_timeout={millis}"
+            ));
+        }
+        let tls = if config.get_ssl_mode() == SslMode::Disable {
+            None
+        } else {
+            Some(MakeRustlsConnect::new(tls_config(options)?))
+        };
+        Ok(Self {
+            config,
+            tls,
+            pooler: options.pooler,
+            timeout,
+            patience: options.patience,
+        })
+    }
+
+    /// A new connection, and what is notified on it if somebody listens.
+    pub(crate) async fn connect(&self) -> Done<(Session, Notes)> {
+        let connecting = async {
+            match &self.tls {
+                None => start(&self.config, NoTls).await,
+                Some(tls) => start(&self.config, tls.clone()).await,
+            }
+        };
+        let (client, notes) = tokio::time::timeout(self.patience, connecting)
+            .await
+            .map_err(|_| Fault::Lost("it did not answer in time".to_owned()))??;
+        let millis = self.timeout.as_millis();
+        let begin = if self.pooler {
+            format!(
+                "BEGIN; SET LOCAL statement_timeout = {millis}; SET LOCAL lock_timeout = {millis}; \
+                 SET LOCAL idle_in_transaction_session_timeout = {millis}; \
+                 SET LOCAL synchronous_commit = on"
+            )
+        } else {
+            "BEGIN".to_owned()
+        };
+        let session = Session {
+            client,
+            pooler: self.pooler,
+            begin,
+            prepared: Mutex::default(),
+            open: AtomicBool::new(false),
+        };
+        Ok((session, notes))
+    }
+
+    /// The time-out that a session of its own has.
+    pub(crate) const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+}
+
+fn tls_config(options: &Options) -> Result<rustls::ClientConfig, OpenError> {
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in rustls_native_certs::load_native_certs().certs {
+        // One unreadable certificate of the system says nothing about the others.
+        let _ = roots.add(certificate);
+    }
+    if let Some(path) = &options.root_certificates {
+        use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+        let refuse = |why: String| OpenError::Certificates {
+            path: path.clone(),
+            why,
+        };
+        let found = CertificateDer::pem_file_iter(path).map_err(|why| refuse(why.to_string()))?;
+        let mut count = 0;
+        for certificate in found {
+            let certificate = certificate.map_err(|why| refuse(why.to_string()))?;
+            roots
+                .add(certificate)
+                .map_err(|why| refuse(why.to_string()))?;
+            count += 1;
+        }
+        if count == 0 {
+            return Err(refuse("there is no certificate in it".to_owned()));
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    Ok(rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| OpenError::Address(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth())
+}
+
+/// Connects, and drives the connection on a task of its own until it ends.
+async fn start<T>(config: &Config, tls: T) -> Result<(Client, Notes), tokio_postgres::Error>
+where
+    T: MakeTlsConnect<Socket>,
+    T::Stream: Send + 'static,
+{
+    let (client, mut connection) = config.connect(tls).await?;
+    let (tell, notes) = mpsc::channel(1024);
+    tokio::spawn(async move {
+        loop {
+            match poll_fn(|context| connection.poll_message(context)).await {
+                Some(Ok(AsyncMessage::Notification(note))) => {
+                    // A listener that falls behind polls all the same.
+                    let _ = tell.try_send((note.channel().to_owned(), note.payload().to_owned()));
+                }
+                Some(Ok(_)) => {}
+                // Every request that waits is told by the client.
+                Some(Err(_)) | None => return,
+            }
+        }
+    });
+    Ok((client, notes))
+}
+
+impl Session {
+    /// The connection is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Fit to be used by somebody else.
+    pub(crate) fn is_clean(&self) -> bool {
+        !self.is_closed() && !self.open.load(Ordering::Acquire)
+    }
+
+    /// Makes a statement ready. Do it before a flight: preparing is a round trip of its own.
+    pub(crate) async fn ready(&self, text: &'static Text) -> Done<Ready> {
+        if self.pooler {
+            return Ok(Ready::Inline(text));
+        }
+        self.prepare(text.sql, text.types).await.map(Ready::Named)
+    }
+
+    async fn prepare(&self, sql: &str, types: &[Type]) -> Done<Statement> {
+        let name = (sql.to_owned(), types.to_vec());
+        let known = self
+            .prepared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&name)
+            .cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = self.client.prepare_typed(sql, types).await?;
+        let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        if prepared.len() >= PREPARED_MAX {
+            prepared.clear();
+        }
+        prepared.insert(name, statement.clone());
+        Ok(statement)
+    }
+
+    /// Runs a statement that is ready.
+    pub(crate) async fn query(
+        &self,
+        ready: &Ready,
+        parameters: &[Parameter<'_>],
+    ) -> Done<Vec<Row>> {
+        Ok(match ready {
+            Ready::Named(statement) => self.client.query(statement, parameters).await?,
+            Ready::Inline(text) => {
+                let typed: Vec<_> = parameters
+                    .iter()
+                    .copied()
+                    .zip(text.types.iter().cloned())
+                    .collect();
+                self.client.query_typed(text.sql, &typed).await?
+            }
+        })
+    }
+
+    /// Runs a statement whose rows are not wanted; how many it changed.
+    pub(crate) async fn execute(&self, ready: &Ready, parameters: &[Parameter<'_>]) -> Done<u64> {
+        Ok(match ready {
+            Ready::Named(statement) => self.client.execute(statement, parameters).await?,
+            Ready::Inline(text) => {
+                let typed: Vec<_> = parameters
+                    .iter()
+                    .copied()
+                    .zip(text.types.iter().cloned())
+                    .collect();
+                self.client.execute_typed(text.sql, &typed).await?
+            }
+        })
+    }
+
+    /// Makes a statement ready and runs it.
+    pub(crate) async fn ask(
+        &self,
+        text: &'static Text,
+        parameters: &[Parameter<'_>],
+    ) -> Done<Vec<Row>> {
+        let ready = self.ready(text).await?;
+        self.query(&ready, parameters).await
+    }
+
+    /// Makes a statement ready and runs it; how many rows it changed.
+    pub(crate) async fn tell(
+        &self,
+        text: &'static Text,
+        parameters: &[Parameter<'_>],
+    ) -> Done<u64> {
+        let ready = self.ready(text).await?;
+        self.execute(&ready, parameters).await
+    }
+
+    /// Runs a statement of the application. The types are of its values, so that it means the same
+    /// with and without a pooler.
+    pub(crate) async fn query_for(
+        &self,
+        sql: &str,
+        parameters: &[(Parameter<'_>, Type)],
+    ) -> Done<Vec<Row>> {
+        if self.pooler {
+            return Ok(self.client.query_typed(sql, parameters).await?);
+        }
+        let (values, types): (Vec<_>, Vec<_>) = parameters.iter().cloned().unzip();
+        let statement = self.prepare(sql, &types).await?;
+        Ok(self.client.query(&statement, &values).await?)
+    }
+
+    /// The same; how many rows it changed.
+    pub(crate) async fn execute_for(
+        &self,
+        sql: &str,
+        parameters: &[(Parameter<'_>, Type)],
+    ) -> Done<u64> {
+        if self.pooler {
+            return Ok(self.client.execute_typed(sql, parameters).await?);
+        }
+        let (values, types): (Vec<_>, Vec<_>) = parameters.iter().cloned().unzip();
+        let statement = self.prepare(sql, &types).await?;
+        Ok(self.client.execute(&statement, &values).await?)
+    }
+
+    /// Statements without parameters or rows.
+    pub(crate) async fn run(&self, sql: &str) -> Done<()> {
+        Ok(self.client.batch_execute(sql).await?)
+    }
+
+    /// Begins a transaction. READ COMMITTED: each statement sees what was committed before it.
+    pub(crate) async fn begin(&self) -> Done<()> {
+        self.open.store(true, Ordering::Release);
+        self.run(&self.begin).await
+    }
+
+    /// Begins a transaction that cannot write and sees one state of the database.
+    pub(crate) async fn begin_reading(&self) -> Done<()> {
+        self.open.store(true, Ordering::Release);
+        self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            .await
+    }
+
+    /// Ends a transaction well. [`Fault::Lost`] says nothing about whether it was committed.
+    pub(crate) async fn commit(&self) -> Done<()> {
+        self.run("COMMIT").await?;
+        self.open.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Undoes a transaction. A connection that cannot is not used again.
+    pub(crate) async fn rollback(&self) {
+        if self.run("ROLLBACK").await.is_ok() {
+            self.open.store(false, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What is checked of a database before it is used.
+
+use counterfoil_store::Error;
+
+use crate::{
+    OpenError,
+    connect::{Connector, Session, Text},
+    error::Fault,
+};
+
+/// The oldest server that is supported.
+const OLDEST: i32 = 140_000;
+
+static SETTINGS: Text = Text {
+    sql: "SELECT current_setting('server_version_num')::int, current_setting('server_version'),
+            current_setting('server_encoding'),
+            pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
+            current_setting('synchronous_commit'), current_setting('fsync'),
+            (SELECT setting::bigint FROM pg_settings
+             WHERE name = 'idle_in_transaction_session_timeout')",
+    types: &[],
+};
+
+/// What a first connection that failed means.
+pub(crate) fn explain(fault: Fault) -> OpenError {
+    // What PgBouncer answers to settings in the first message.
+    let pooler = match &fault {
+        Fault::Said(Error::Statement(said)) | Fault::Lost(said) => {
+            said.contains("unsupported startup parameter")
+        }
+        Fault::Said(_) | Fault::Deadlock | Fault::Locked | Fault::Stale => false,
+    };
+    if pooler {
+        OpenError::Pooler
+    } else {
+        OpenError::Refused(fault.into())
+    }
+}
+
+/// Refuses a database on which the promises cannot be kept.
+pub(crate) async fn prepare(session: &Session, connector: &Connector) -> Result<(), OpenError> {
+    let refused = |fault: Fault| OpenError::Refused(fault.into());
+    let rows = session.ask(&SETTINGS, &[]).await.map_err(refused)?;
+    let Some(row) = rows.first() else {
+        return Err(OpenError::Refused(crate::error::corrupt("setting")));
+    };
+    if row.get::<_, i32>(0) < OLDEST {
+        return Err(OpenError::TooOld { found: row.get(1) });
+    }
+    let encoding: String = row.get(2);
+    if encoding != "UTF8" {
+        return Err(OpenError::Encoding(encoding));
+    }
+    if row.get(3) {
+        return Err(OpenError::ReadOnly);
+    }
+    let timeout = i64::try_from(connector.timeout().as_millis()).unwrap_or(i64::MAX);
+    if !connector.pooler && row.get::<_, i64>(6) != timeout {
+        return Err(OpenError::Pooler);
+    }
+    if row.get::<_, &str>(5) == "off" {
+        tracing::warn!(
+            "fsync is off in this database: a crash of its machine can lose what was acknowledged"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! What a store does of its own accord: lapsed leases, sweeps, small facts, and a look at the
+//! database every second.
+
+use std::{sync::Arc, time::Duration};
+
+use counterfoil_core::{Kept, Phase, Timestamp};
+use counterfoil_store::{Error, SweepPlan, Swept, lapsed};
+use tokio_postgres::types::Type;
+
+use crate::{
+    TimeSource,
+    connect::{Session, Text},
+    error::{Done, Fault},
+    rows::{Stored, decode, named_columns, named_tables},
+    shared::{Shared, read_clock},
+    write::{Sent, Writes},
+};
+
+/// How often the database's clock is read and unresolved receipts are counted.
+const PULSE: Duration = Duration::from_secs(1);
+/// Most rows one transaction of a sweep deletes.
+const ROWS_PER_STEP: usize = 100;
+/// Longest name of a note, in characters, and longest note, in bytes.
+const NOTE_NAME_CHARS_MAX: usize = 64;
+const NOTE_BYTES_MAX: usize = 4096;
+
+static ANY_LAPSED: Text = Text {
+    sql: "SELECT EXISTS (SELECT 1 FROM counterfoil_receipts
+          WHERE state IN (1, 2, 3, 4, 8) AND state IN (2, 3, 4) AND mode <> 2
+            AND lease_until <= $1)",
+    types: &[Type::INT8],
+};
+/// A row that is locked is alive, whatever its lease says: its transaction is open.
+static LAPSED: Text = Text {
+    sql: concat!(
+        "SELECT ",
+        named_columns!(),
+        named_tables!(),
+        "WHERE r.state IN (1, 2, 3, 4, 8) AND r.state IN (2, 3, 4) AND r.mode <> 2 \
+           AND r.lease_until <= $1 \
+         ORDER BY r.lease_until LIMIT $2 FOR NO KEY UPDATE OF r SKIP LOCKED"
+    ),
+    types: &[Type::INT8, Type::INT8],
+};
+static PAGE: Text = Text {
+    sql: concat!(
+        "SELECT ",
+        named_columns!(),
+        ", EXISTS (SELECT 1 FROM counterfoil_questions AS q WHERE q.receipt = r.id)",
+        named_tables!(),
+        "WHERE r.id > $1 ORDER BY r.id LIMIT $2"
+    ),
+    types: &[Type::INT8, Type::INT8],
+};
+static MORE: Text = Text {
+    sql: "SELECT EXISTS (SELECT 1 FROM counterfoil_receipts WHERE id > $1)",
+    types: &[Type::INT8],
+};
+static LOCK_IDS: Text = Text {
+    sql: concat!(
+        "SELECT ",
+        named_columns!(),
+        named_tables!(),
+        "WHERE r.id = ANY($1) ORDER BY r.id FOR UPDATE OF r SKIP LOCKED"
+    ),
+    types: &[Type::INT8_ARRAY],
+};
+static SET_NOTE: Text = Text {
+    sql: "INSERT INTO counterfoil_notes(name, value) VALUES ($1, $2)
+          ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+    types: &[Type::TEXT, Type::BYTEA],
+};
+static WRITABLE: Text = Text {
+    sql: "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean",
+    types: &[],
+};
+
+/// Records lapsed leases and abandoned questions; how many. Nothing is written to find out that
+/// there are none.
+pub(crate) async fn lapse(
+    shared: &Shared,
+    session: &Session,
+    brought: Timestamp,
+    limit: u32,
+) -> Done<u32> {
+    let now = match shared.options.time {
+        TimeSource::Database => read_clock(session, &shared.clock).await?,
+        TimeSource::Caller => brought,
+    };
+    let any = session.ask(&ANY_LAPSED, &[&now.as_millis()]).await?;
+    if !any.first().is_some_and(|row| row.get(0)) {
+        return Ok(0);
+    }
+    session.begin().await?;
+    let done = lapse_locked(shared, session, now, limit).await;
+    if done.is_err() {
+        session.rollback().await;
+    }
+    done
+}
+
+async fn lapse_locked(shared: &Shared, session: &Session, now: Timestamp, limit: u32) -> Done<u32> {
+    let rows = session
+        .ask(&LAPSED, &[&now.as_millis(), &i64::from(limit)])
+        .await?;
+    let mut writes = Writes::default();
+    let mut count = 0;
+    for row in &rows {
+        let mut stored = decode(row)?;
+        if let Some(change) = lapsed(&stored.receipt, now)? {
+            writes.update(&mut stored, &change);
+            let wanted = shared.watchers.wanted(stored.receipt.operation_id);
+            writes.notify.extend(wanted);
+            count += 1;
+        }
+    }
+    end(shared, session, &writes).await?;
+    Ok(count)
+}
+
+/// Writes and commits. Steps that may simply be repeated.
+async fn end(shared: &Shared, session: &Session, writes: &Writes) -> Done<()> {
+    let flight = writes.ready(session).await?;
+    match flight.send(session, "", true).await {
+        Sent::Done => {
+            shared.tally.add(&writes.unresolved);
+            Ok(())
+        }
+        Sent::Refused(fault) => Err(fault),
+        Sent::InDoubt(_) => Err(Fault::Said(Error::CommitUnknown)),
+    }
+}
+
+/// One step of a sweep: looks at a page of receipts, and deletes what is past its time.
+pub(crate) async fn sweep(shared: &Shared, session: &Session, plan: SweepPlan) -> Done<Swept> {
+    let limit = i64::from(plan.limit.max(1));
+    let rows = session.ask(&PAGE, &[&plan.after, &limit]).await?;
+    let mut due = Vec::new();
+    let mut last = plan.after;
+    let mut any_old = false;
+    for row in &rows {
+        let stored = decode(row)?;
+        last = stored.id;
+        // Not the first young row ends the sweep but a whole step of them: a clock that jumped
+        // may have left some among old ones.
+        any_old |= stored.receipt.created_at <= plan.horizon;
+        let wanted = match stored.receipt.phase(plan.horizon) {
+            Phase::Live => false,
+            Phase::Tombstone => stored.receipt.kept == Kept::Stored || row.get(29),
+            Phase::Gone => true,
+        };
+        if wanted {
+            due.push(stored.id);
+        }
+    }
+    let mut swept = Swept::default();
+    for ids in due.chunks(ROWS_PER_STEP) {
+        session.begin().await?;
+        let done = delete(shared, session, ids, plan.horizon, &mut swept).await;
+        if done.is_err() {
+            session.rollback().await;
+        }
+        done?;
+    }
+    let full = i64::try_from(rows.len()).is_ok_and(|count| count == limit);
+    if full && any_old {
+        let more = session.ask(&MORE, &[&last]).await?;
+        swept.next = more.first().is_some_and(|row| row.get(0)).then_some(last);
+    }
+    Ok(swept)
+}
+
+/// Judges each row again under its lock.
+async fn delete(
+    shared: &Shared,
+    session: &Session,
+    ids: &[i64],
+    horizon: Timestamp,
+    swept: &mut Swept,
+) -> Done<()> {
+    let rows = session.ask(&LOCK_IDS, &[&ids]).await?;
+    let mut writes = Writes::default();
+    let (mut results, mut receipts) = (0, 0);
+    for row in &rows {
+        let mut stored: Stored = decode(row)?;
+        match stored.receipt.phase(horizon) {
+            Phase::Live => {}
+            Phase::Tombstone => {
+                results += u64::from(stored.receipt.kept == Kept::Stored);
+                writes.forget(&mut stored);
+            }
+            // Only finished and released receipts age, so the tally of unresolved ones stays.
+            Phase::Gone => {
+                receipts += 1;
+                writes.delete(stored.id);
+            }
+        }
+    }
+    end(shared, session, &writes).await?;
+    swept.results += results;
+    swept.receipts += receipts;
+    Ok(())
+}
+
+pub(crate) fn check_note(name: &str, value: &[u8]) -> Result<(), Error> {
+    let chars = name.chars().count();
+    if !(1..=NOTE_NAME_CHARS_MAX).contains(&chars)
+        || value.len() > NOTE_BYTES_MAX
+        || name.contains('\0')
+    {
+        return Err(Error::Statement(
+            "a note has a name of 1 to 64 characters and at most 4,096 bytes".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+pub(crate) async fn set_note(session: &Session, name: &str, value: &[u8]) -> Done<()> {
+    session.tell(&SET_NOTE, &[&name, &value]).await.map(drop)
+}
+
+/// An error if the database cannot be written to.
+pub(crate) async fn check_writable(session: &Session) -> Done<()> {
+    let rows = session.ask(&WRITABLE, &[]).await?;
+    if rows.first().is_some_and(|row| row.get(0)) {
+        return Err(Fault::Said(Error::Unavailable(
+            "the database is read-only (a standby?)".to_owned(),
+        )));
+    }
+    Ok(())
+}
+
+/// Looks at the database every second, until the task is ended.
+pub(crate) async fn pulse(shared: Arc<Shared>) {
+    let mut session = None;
+    loop {
+        tokio::time::sleep(PULSE).await;
+        let open = match session.take() {
+            Some(open) => Ok(open),
+            None => shared.connector.connect().await.map(|(open, _)| open),
+        };
+        let Ok(open) = open else {
+            continue;
+        };
+        let read = read_clock(&open, &shared.clock).await;
+        let counted = shared.tally.count(&open).await;
+        if read.is_ok() && counted.is_ok() {
+            session = Some(open);
+        }
+    }
+}

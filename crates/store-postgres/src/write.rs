@@ -1,0 +1,546 @@
+//! What a transaction writes, gathered over all its members and sent in one flight.
+
+use std::collections::BTreeMap;
+
+use counterfoil_core::{EventRecord, Timestamp};
+use counterfoil_store::{Answer, Change, StoredReply};
+use futures_util::future::{BoxFuture, join_all};
+use tokio_postgres::types::{ToSql, Type};
+use uuid::Uuid;
+
+use crate::{
+    connect::{Parameter, Ready, Session, Text},
+    error::{Done, Fault},
+    locator::Locator,
+    rows::{Stored, first_event, headers_text, last_event, millis, parameters_of, uuid_of},
+    scopes::Scope,
+};
+
+macro_rules! boxed {
+    ($($parameter:expr),*) => { vec![$(Box::new($parameter) as Boxed<'_>),*] };
+}
+
+static DELETE_EVENTS: Text = Text {
+    sql: "DELETE FROM counterfoil_events AS e USING unnest($1, $2) AS t(first, last)
+          WHERE e.id BETWEEN t.first AND t.last",
+    types: &[Type::INT8_ARRAY, Type::INT8_ARRAY],
+};
+static DELETE_RESULTS: Text = Text {
+    sql: "DELETE FROM counterfoil_results WHERE receipt = ANY($1)",
+    types: &[Type::INT8_ARRAY],
+};
+static DELETE_QUESTIONS: Text = Text {
+    sql: "DELETE FROM counterfoil_questions WHERE receipt = ANY($1)",
+    types: &[Type::INT8_ARRAY],
+};
+static DELETE_RECEIPTS: Text = Text {
+    sql: "DELETE FROM counterfoil_receipts WHERE id = ANY($1)",
+    types: &[Type::INT8_ARRAY],
+};
+/// New receipts, each with the first row of its log and, of an operation that has run already, its
+/// result.
+static INSERT: Text = Text {
+    sql: "WITH receipt AS (
+            INSERT INTO counterfoil_receipts(id, operation_id, scope, workspace, locator, token,
+                fingerprint, state, mode, kept, committed, version, event_count, attempts, round,
+                rounds, created_at, lease_until, hard_deadline, finished_at, replay_ms,
+                tombstone_ms, provider_ms, parameters, key)
+            SELECT coalesce(place, nextval('counterfoil_receipts_id_seq')), operation_id, scope,
+                workspace, locator, token, fingerprint, state, mode, kept, committed, version, 1, attempts, round, rounds, created_at, lease_until,
+                hard_deadline, finished_at, replay_ms, tombstone_ms, provider_ms, parameters, key
+            FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
+                $17, $18, $19, $20, $21, $22, $23, $33)
+              AS t(operation_id, scope, workspace, locator, token, fingerprint, state, mode, kept,
+                committed, version, attempts, round, rounds, created_at, lease_until,
+                hard_deadline, finished_at, replay_ms, tombstone_ms, provider_ms, parameters, key,
+                place)
+            RETURNING id, operation_id),
+          result AS (
+            INSERT INTO counterfoil_results(receipt, status, sealed, content_type, headers, body)
+            SELECT receipt.id, t.status, t.sealed, t.content_type, t.headers, t.body
+            FROM unnest($26, $27, $28, $29, $30, $31)
+              AS t(operation_id, status, sealed, content_type, headers, body)
+            JOIN receipt USING (operation_id))
+          INSERT INTO counterfoil_events(id, at, attempt, from_state, to_state, reason, evidence)
+          SELECT receipt.id << 20, t.at, t.attempt, NULL, t.state, t.reason, NULL
+          FROM unnest($1, $24, $32, $7, $25) AS t(operation_id, at, attempt, state, reason)
+          JOIN receipt USING (operation_id)",
+    types: &[
+        Type::UUID_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::UUID_ARRAY,
+        Type::UUID_ARRAY,
+        Type::BYTEA_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT2_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::INT8_ARRAY,
+        Type::BYTEA_ARRAY,
+        Type::INT4_ARRAY,
+        Type::BYTEA_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::UUID_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::BYTEA_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+    ],
+};
+/// Everything of a receipt that can change.
+static UPDATE: Text = Text {
+    sql: "UPDATE counterfoil_receipts AS r SET token = t.token, state = t.state, mode = t.mode,
+            kept = t.kept, committed = t.committed, version = t.version,
+            event_count = t.event_count, attempts = t.attempts, round = t.round,
+            rounds = t.rounds, lease_until = t.lease_until, hard_deadline = t.hard_deadline,
+            finished_at = t.finished_at, replay_ms = t.replay_ms, tombstone_ms = t.tombstone_ms
+          FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+            AS t(id, token, state, mode, kept, committed, version, event_count, attempts, round,
+                rounds, lease_until, hard_deadline, finished_at, replay_ms, tombstone_ms)
+          WHERE r.id = t.id",
+    types: &[
+        Type::INT8_ARRAY,
+        Type::UUID_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT2_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::BYTEA_ARRAY,
+        Type::INT4_ARRAY,
+        Type::BYTEA_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+    ],
+};
+static EVENTS: Text = Text {
+    sql: "INSERT INTO counterfoil_events(id, at, attempt, from_state, to_state, reason, evidence)
+          SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7)",
+    types: &[
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT2_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+    ],
+};
+static RESULTS: Text = Text {
+    sql: "INSERT INTO counterfoil_results(receipt, status, sealed, content_type, headers, body)
+          SELECT * FROM unnest($1, $2, $3, $4, $5, $6)
+          ON CONFLICT (receipt) DO UPDATE SET status = excluded.status, sealed = excluded.sealed,
+            content_type = excluded.content_type, headers = excluded.headers,
+            body = excluded.body",
+    types: &[
+        Type::INT8_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::BYTEA_ARRAY,
+    ],
+};
+static FORGET_QUESTIONS: Text = Text {
+    sql: "DELETE FROM counterfoil_questions AS q USING unnest($1, $2) AS t(receipt, round)
+          WHERE q.receipt = t.receipt AND q.round >= t.round",
+    types: &[Type::INT8_ARRAY, Type::INT4_ARRAY],
+};
+static QUESTIONS: Text = Text {
+    sql: "INSERT INTO counterfoil_questions(receipt, round, status, sealed, content_type, headers,
+            body)
+          SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7)",
+    types: &[
+        Type::INT8_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::BYTEA_ARRAY,
+    ],
+};
+static NOTIFY: Text = Text {
+    sql: "SELECT pg_notify('counterfoil_changed', t.id) FROM unnest($1) AS t(id)",
+    types: &[Type::TEXT_ARRAY],
+};
+
+/// A row that is not there yet.
+struct New {
+    /// Its id, if it takes the place of a row of the same operation.
+    place: Option<i64>,
+    scope: Scope,
+    locator: Locator,
+    receipt: counterfoil_core::Receipt,
+    event: EventRecord,
+    reply: Option<StoredReply>,
+}
+
+/// What a transaction writes.
+#[derive(Default)]
+pub(crate) struct Writes {
+    deleted: Vec<i64>,
+    /// Whose answers go and which stay as tombstones.
+    forgotten: Vec<i64>,
+    new: Vec<New>,
+    updated: BTreeMap<i64, Stored>,
+    events: Vec<(i64, EventRecord)>,
+    results: Vec<(i64, StoredReply)>,
+    questions: Vec<(i64, u16, Option<StoredReply>)>,
+    /// Operations of which another node wants to be told.
+    pub(crate) notify: Vec<String>,
+    /// How the number of unresolved receipts of each workspace changes.
+    pub(crate) unresolved: BTreeMap<i64, i64>,
+}
+
+impl Writes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.deleted.is_empty() && self.new.is_empty() && self.updated.is_empty()
+    }
+
+    /// Deletes a receipt with everything that hangs on it.
+    pub(crate) fn delete(&mut self, id: i64) {
+        self.deleted.push(id);
+    }
+
+    /// Deletes the answers of a receipt; a tombstone is left.
+    pub(crate) fn forget(&mut self, stored: &mut Stored) {
+        stored.receipt.kept = counterfoil_core::Kept::Nothing;
+        self.forgotten.push(stored.id);
+        self.updated.insert(stored.id, stored.clone());
+    }
+
+    /// Inserts a receipt, in the place of one that is over and past every window if there is one:
+    /// an admission repeated after all its windows is still one operation.
+    pub(crate) fn insert(
+        &mut self,
+        scope: Scope,
+        locator: Locator,
+        replaced: Option<&Stored>,
+        change: &Change<'_>,
+    ) {
+        let same =
+            |replaced: &&Stored| replaced.receipt.operation_id == change.receipt.operation_id;
+        let place = replaced.filter(same).map(|replaced| replaced.id);
+        self.deleted.extend(replaced.map(|replaced| replaced.id));
+        *self.unresolved.entry(scope.workspace).or_default() += change.unresolved();
+        let reply = match change.answer {
+            Answer::Result(reply) => Some(reply.clone()),
+            // No row begins with a question.
+            Answer::Nothing | Answer::Question(..) => None,
+        };
+        self.new.push(New {
+            place,
+            scope,
+            locator,
+            receipt: change.receipt.clone(),
+            event: change.event.clone(),
+            reply,
+        });
+    }
+
+    /// Changes a receipt, and `stored` with it.
+    pub(crate) fn update(&mut self, stored: &mut Stored, change: &Change<'_>) {
+        *self.unresolved.entry(stored.workspace).or_default() += change.unresolved();
+        let id = first_event(stored.id) + stored.event_count;
+        // Beyond a million rows the log is full.
+        if id <= last_event(stored.id) {
+            stored.event_count += 1;
+            self.events.push((id, change.event.clone()));
+        }
+        match change.answer {
+            Answer::Nothing => {}
+            Answer::Result(reply) => self.results.push((stored.id, reply.clone())),
+            Answer::Question(round, reply) => {
+                self.questions.push((stored.id, round, reply.cloned()));
+            }
+        }
+        stored.receipt = change.receipt.clone();
+        self.updated.insert(stored.id, stored.clone());
+    }
+
+    /// Changes a lease, which leaves no row in the log.
+    pub(crate) fn renew(&mut self, stored: &mut Stored, until: Timestamp) {
+        stored.receipt.lease_until = until;
+        self.updated.insert(stored.id, stored.clone());
+    }
+
+    /// Makes everything ready that will be sent.
+    pub(crate) async fn ready(&self, session: &Session) -> Done<Flight<'_>> {
+        let mut flight = Flight(Vec::with_capacity(8));
+        if !self.deleted.is_empty() {
+            let first: Vec<i64> = self.deleted.iter().copied().map(first_event).collect();
+            let last: Vec<i64> = self.deleted.iter().copied().map(last_event).collect();
+            flight
+                .add(session, &DELETE_EVENTS, boxed![first, last])
+                .await?;
+            let ids = self.deleted.as_slice();
+            flight.add(session, &DELETE_RECEIPTS, boxed![ids]).await?;
+        }
+        let without = [self.deleted.as_slice(), &self.forgotten].concat();
+        if !without.is_empty() {
+            flight
+                .add(session, &DELETE_RESULTS, boxed![without.clone()])
+                .await?;
+            flight
+                .add(session, &DELETE_QUESTIONS, boxed![without])
+                .await?;
+        }
+        if !self.new.is_empty() {
+            flight.add(session, &INSERT, self.inserts()).await?;
+        }
+        if !self.updated.is_empty() {
+            flight.add(session, &UPDATE, self.updates()).await?;
+        }
+        if !self.events.is_empty() {
+            flight.add(session, &EVENTS, self.logged()).await?;
+        }
+        if !self.results.is_empty() {
+            let ids: Vec<i64> = self.results.iter().map(|(id, _)| *id).collect();
+            let replies = self.results.iter().map(|(_, reply)| reply);
+            let (status, sealed, content_type, headers, body) = columns(replies);
+            flight
+                .add(
+                    session,
+                    &RESULTS,
+                    boxed![ids, status, sealed, content_type, headers, body],
+                )
+                .await?;
+        }
+        if !self.questions.is_empty() {
+            let ids: Vec<i64> = self.questions.iter().map(|(id, ..)| *id).collect();
+            let rounds: Vec<i32> = self
+                .questions
+                .iter()
+                .map(|(_, n, _)| i32::from(*n))
+                .collect();
+            flight
+                .add(session, &FORGET_QUESTIONS, boxed![ids, rounds])
+                .await?;
+            let kept = || {
+                let kept = self.questions.iter();
+                kept.filter_map(|(id, n, reply)| Some((*id, i32::from(*n), reply.as_ref()?)))
+            };
+            let ids: Vec<i64> = kept().map(|(id, ..)| id).collect();
+            let rounds: Vec<i32> = kept().map(|(_, round, _)| round).collect();
+            let (status, sealed, content_type, headers, body) =
+                columns(kept().map(|(.., reply)| reply));
+            flight
+                .add(
+                    session,
+                    &QUESTIONS,
+                    boxed![ids, rounds, status, sealed, content_type, headers, body],
+                )
+                .await?;
+        }
+        if !self.notify.is_empty() {
+            let ids = self.notify.as_slice();
+            flight.add(session, &NOTIFY, boxed![ids]).await?;
+        }
+        Ok(flight)
+    }
+
+    fn inserts(&self) -> Vec<Boxed<'_>> {
+        let new = &self.new;
+        let receipts = || new.iter().map(|new| &new.receipt);
+        let with_reply = || {
+            new.iter()
+                .filter_map(|new| Some((new, new.reply.as_ref()?)))
+        };
+        let answered: Vec<Uuid> = with_reply()
+            .map(|(new, _)| uuid_of(new.receipt.operation_id))
+            .collect();
+        let (status, sealed, content_type, headers, body) =
+            columns(with_reply().map(|(_, reply)| reply));
+        vec![
+            Box::new(collect(receipts(), |r| uuid_of(r.operation_id))),
+            Box::new(collect(new, |n| n.scope.id)),
+            Box::new(collect(new, |n| n.scope.workspace)),
+            Box::new(collect(new, |n| n.locator.id)),
+            Box::new(collect(receipts(), |r| {
+                Uuid::from_bytes(r.token.to_bytes())
+            })),
+            Box::new(collect(receipts(), |r| r.fingerprint.to_bytes().to_vec())),
+            Box::new(collect(receipts(), |r| i16::from(r.status.state.to_byte()))),
+            Box::new(collect(receipts(), |r| i16::from(r.mode.to_byte()))),
+            Box::new(collect(receipts(), |r| i16::from(r.kept.to_byte()))),
+            Box::new(collect(receipts(), |r| r.status.committed)),
+            Box::new(collect(receipts(), |r| i64::from(r.version))),
+            Box::new(collect(receipts(), |r| r.status.attempts.to_bytes())),
+            Box::new(collect(receipts(), |r| i32::from(r.status.round))),
+            Box::new(collect(receipts(), |r| r.rounds.as_flattened().to_vec())),
+            Box::new(collect(receipts(), |r| r.created_at.as_millis())),
+            Box::new(collect(receipts(), |r| r.lease_until.as_millis())),
+            Box::new(collect(receipts(), |r| r.hard_deadline.as_millis())),
+            Box::new(collect(receipts(), |r| {
+                r.finished_at.map(Timestamp::as_millis)
+            })),
+            Box::new(collect(receipts(), |r| millis(r.retention.replay_for))),
+            Box::new(collect(receipts(), |r| millis(r.retention.tombstone_for))),
+            Box::new(collect(receipts(), |r| millis(r.provider_window))),
+            Box::new(collect(receipts(), |r| parameters_of(&r.identity))),
+            Box::new(collect(receipts(), |r| r.identity.key.as_str().to_owned())),
+            Box::new(collect(new, |n| n.event.at.as_millis())),
+            Box::new(collect(new, |n| clean(&n.event.reason))),
+            Box::new(answered),
+            Box::new(status),
+            Box::new(sealed),
+            Box::new(content_type),
+            Box::new(headers),
+            Box::new(body),
+            Box::new(collect(new, |n| i64::from(n.event.attempt))),
+            Box::new(collect(new, |n| n.place)),
+        ]
+    }
+
+    fn updates(&self) -> Vec<Boxed<'_>> {
+        let rows = || self.updated.values();
+        let receipts = || rows().map(|stored| &stored.receipt);
+        vec![
+            Box::new(collect(rows(), |s| s.id)),
+            Box::new(collect(receipts(), |r| {
+                Uuid::from_bytes(r.token.to_bytes())
+            })),
+            Box::new(collect(receipts(), |r| i16::from(r.status.state.to_byte()))),
+            Box::new(collect(receipts(), |r| i16::from(r.mode.to_byte()))),
+            Box::new(collect(receipts(), |r| i16::from(r.kept.to_byte()))),
+            Box::new(collect(receipts(), |r| r.status.committed)),
+            Box::new(collect(receipts(), |r| i64::from(r.version))),
+            Box::new(collect(rows(), |s| s.event_count)),
+            Box::new(collect(receipts(), |r| r.status.attempts.to_bytes())),
+            Box::new(collect(receipts(), |r| i32::from(r.status.round))),
+            Box::new(collect(receipts(), |r| r.rounds.as_flattened().to_vec())),
+            Box::new(collect(receipts(), |r| r.lease_until.as_millis())),
+            Box::new(collect(receipts(), |r| r.hard_deadline.as_millis())),
+            Box::new(collect(receipts(), |r| {
+                r.finished_at.map(Timestamp::as_millis)
+            })),
+            Box::new(collect(receipts(), |r| millis(r.retention.replay_for))),
+            Box::new(collect(receipts(), |r| millis(r.retention.tombstone_for))),
+        ]
+    }
+
+    fn logged(&self) -> Vec<Boxed<'_>> {
+        let events = || self.events.iter().map(|(_, event)| event);
+        vec![
+            Box::new(collect(&self.events, |(id, _)| *id)),
+            Box::new(collect(events(), |e| e.at.as_millis())),
+            Box::new(collect(events(), |e| i64::from(e.attempt))),
+            Box::new(collect(events(), |e| {
+                e.from.map(|s| i16::from(s.to_byte()))
+            })),
+            Box::new(collect(events(), |e| i16::from(e.to.to_byte()))),
+            Box::new(collect(events(), |e| clean(&e.reason))),
+            Box::new(collect(events(), |e| e.evidence.as_deref().map(clean))),
+        ]
+    }
+}
+
+/// A parameter of a statement that is ready to be sent.
+type Boxed<'a> = Box<dyn ToSql + Sync + Send + 'a>;
+
+/// Statements in their order, ready to be sent without waiting in between.
+pub(crate) struct Flight<'a>(Vec<(Ready, Vec<Boxed<'a>>)>);
+
+/// What became of a flight.
+pub(crate) enum Sent {
+    /// All of it is done, and committed if that was asked for.
+    Done,
+    /// A statement was refused: nothing is committed.
+    Refused(Fault),
+    /// The connection broke after COMMIT was sent: nobody knows.
+    InDoubt(String),
+}
+
+impl<'a> Flight<'a> {
+    async fn add(
+        &mut self,
+        session: &Session,
+        text: &'static Text,
+        parameters: Vec<Boxed<'a>>,
+    ) -> Done<()> {
+        self.0.push((session.ready(text).await?, parameters));
+        Ok(())
+    }
+
+    /// Sends it in one go: `first` (nothing, or plain statements) before it, and COMMIT behind it
+    /// if the transaction is to end.
+    pub(crate) async fn send(&self, session: &Session, first: &str, commit: bool) -> Sent {
+        let first = (!first.is_empty()).then(|| {
+            let sending: BoxFuture<'_, Done<()>> = Box::pin(session.run(first));
+            sending
+        });
+        let statements = self.0.iter().map(|(ready, parameters)| {
+            let sending: BoxFuture<'_, Done<()>> = Box::pin(async move {
+                let parameters: Vec<Parameter<'_>> = parameters
+                    .iter()
+                    .map(|parameter| &**parameter as Parameter<'_>)
+                    .collect();
+                session.execute(ready, &parameters).await.map(drop)
+            });
+            sending
+        });
+        let commit = commit.then(|| {
+            let sending: BoxFuture<'_, Done<()>> = Box::pin(session.commit());
+            sending
+        });
+        let commits = commit.is_some();
+        for done in join_all(first.into_iter().chain(statements).chain(commit)).await {
+            match done {
+                Ok(()) => {}
+                Err(Fault::Lost(why)) if commits => return Sent::InDoubt(why),
+                Err(fault) => return Sent::Refused(fault),
+            }
+        }
+        Sent::Done
+    }
+}
+
+fn collect<I: IntoIterator, T>(rows: I, column: impl Fn(I::Item) -> T) -> Vec<T> {
+    rows.into_iter().map(column).collect()
+}
+
+/// PostgreSQL's text holds no NUL.
+fn clean(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+type Columns<'a> = (
+    Vec<i32>,
+    Vec<Option<i64>>,
+    Vec<Option<String>>,
+    Vec<Option<String>>,
+    Vec<&'a [u8]>,
+);
+
+/// Answers, column by column: status, sealing key, content type, headers, body.
+fn columns<'a>(replies: impl Iterator<Item = &'a StoredReply>) -> Columns<'a> {
+    let mut columns: Columns<'a> = Columns::default();
+    for stored in replies {
+        let reply = &stored.reply;
+        columns.0.push(i32::from(reply.status));
+        columns.1.push(stored.sealed.map(i64::from));
+        columns.2.push(reply.content_type.as_deref().map(clean));
+        columns.3.push(headers_text(reply));
+        columns.4.push(&reply.body);
+    }
+    columns
+}
