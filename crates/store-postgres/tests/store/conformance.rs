@@ -15,7 +15,7 @@ fn subject() -> Subject {
                 time: TimeSource::Caller,
                 ..Options::default()
             };
-            let store = PostgresStore::open(&database.url(), options).await.unwrap();
+            let store = PostgresStore::open(database.url(), options).await.unwrap();
             Arc::new(store) as Arc<dyn Store>
         })
     })
