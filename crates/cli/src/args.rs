@@ -13,7 +13,7 @@ use crate::config::Flags;
     propagate_version = true,
     arg_required_else_help = true,
     after_help = "Settings come from counterfoil.toml (or the file --config or COUNTERFOIL_CONFIG names), then the\n\
-                  environment (COUNTERFOIL_SECTION_KEY), then flags;\n\
+                  environment (COUNTERFOIL_SECTION_KEY, COUNTERFOIL_STORE), then flags;\n\
                   `counterfoil config check` shows what is in force and why.\n\n\
                   Exit codes: 0 done, 1 failure, 2 wrong command line, 3 wrong configuration,\n\
                   4 store or data folder unusable, 5 not found, 6 cannot listen."
@@ -35,6 +35,11 @@ pub(crate) enum Command {
     /// What became of calls
     #[command(subcommand)]
     Operations(Operations),
+    /// Bring the tables of the store up to date
+    ///
+    /// A start does the same, unless `migrate = "never"` is set: for nodes whose role in the
+    /// database may not change tables. Any number may be run at once.
+    Migrate(Reading),
     /// Record lapsed leases and free the space of expired receipts
     ///
     /// A receipt is purged only when two sweeps at least an hour apart, by a clock that no
@@ -54,9 +59,16 @@ pub(crate) enum Command {
 /// Where things are. Every command takes these.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Place {
-    /// Folder of the database and the first agent key [default: ./counterfoil-data]
+    /// Folder of the SQLite database and the first agent key [default: ./counterfoil-data]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) data: Option<PathBuf>,
+    /// Where receipts are: postgres://user@host/database or sqlite:FILE, never with a password
+    /// [default: the SQLite database in the data folder]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// A pooler in transaction mode (PgBouncer) stands in front of the PostgreSQL database
+    #[arg(long)]
+    pub(crate) store_pooler: bool,
     /// Configuration file [default: ./counterfoil.toml, if it is there]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -64,12 +76,18 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn flags(&self) -> Flags {
-        let data = self.data.as_ref();
+        let data = self.data.as_ref().map(|data| data.display().to_string());
+        let pooler = self.store_pooler.then(|| true.to_string());
+        let given = [
+            ("server.data", "--data", data),
+            ("store", "--store", self.store.clone()),
+            ("store_pooler", "--store-pooler", pooler),
+        ];
         Flags {
             config: self.config.clone(),
-            values: data
-                .map(|data| ("server.data", "--data", data.display().to_string()))
+            values: given
                 .into_iter()
+                .filter_map(|(name, flag, value)| Some((name, flag, value?)))
                 .collect(),
         }
     }

@@ -1,12 +1,13 @@
 use serde_json::{Value, json};
 
 use crate::{
+    address::without_password,
     args::Reading,
-    config::{Config, Found, SETTINGS, Setting, layers},
+    config::{Config, Found, Kind, SETTINGS, Setting, layers},
     environment,
     exit::Failure,
     folder::is_open,
-    open::settings,
+    open::{database_address, settings},
     output::{print, print_json, say, table},
     telemetry,
 };
@@ -18,7 +19,13 @@ pub(crate) fn run(reading: &Reading) -> Result<(), Failure> {
     config.check_address()?;
     telemetry::filter(&config)?;
     settings(&config)?;
-    if let Some(path) = config.key_file.as_deref().filter(|path| is_open(path)) {
+    database_address(&config)?;
+    let secrets = [
+        &config.key_file,
+        &config.store_in,
+        &config.store_password_file,
+    ];
+    for path in secrets.into_iter().flatten().filter(|path| is_open(path)) {
         say(&format!(
             "warning: other users can read or change {}, and it holds secrets; `chmod 600` it",
             path.display()
@@ -26,7 +33,13 @@ pub(crate) fn run(reading: &Reading) -> Result<(), Failure> {
     }
     let found = |setting: &Setting| {
         let Found { text, source } = &layers[setting.name];
-        (text.clone(), source.to_string())
+        let shown = match setting.kind {
+            Kind::Store => without_password(text),
+            Kind::Text | Kind::Duration | Kind::Number | Kind::Switch | Kind::List | Kind::Path => {
+                text.clone()
+            }
+        };
+        (shown, source.to_string())
     };
     if reading.json {
         let settings: Vec<Value> = SETTINGS

@@ -5,14 +5,25 @@ mod settings;
 
 use std::{fmt, net::SocketAddr, ops::RangeInclusive, path::PathBuf, str::FromStr, time::Duration};
 
-pub(crate) use layers::{Flags, Found, Layers, layers};
-pub(crate) use settings::{SETTINGS, Setting};
+pub(crate) use layers::{Flags, Found, Layers, Source, layers};
+pub(crate) use settings::{Kind, SETTINGS, Setting, nearest};
 
-use crate::exit::{Exit, Failure};
+use crate::{
+    address::{Address, has_password},
+    exit::{Exit, Failure},
+};
 
 /// What is in force, checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
+    pub(crate) store: Address,
+    /// The file in which `store` stands with a password.
+    pub(crate) store_in: Option<PathBuf>,
+    pub(crate) store_password_file: Option<PathBuf>,
+    pub(crate) store_pooler: bool,
+    pub(crate) store_ca: Option<PathBuf>,
+    pub(crate) store_connections: usize,
+    pub(crate) migrate: Migrate,
     pub(crate) listen: SocketAddr,
     pub(crate) data: PathBuf,
     pub(crate) allow_remote: bool,
@@ -36,6 +47,13 @@ pub(crate) struct Config {
     pub(crate) otlp_endpoint: Option<String>,
 }
 
+/// Whether a start brings the tables up to date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Migrate {
+    Auto,
+    Never,
+}
+
 impl Config {
     /// Reads what is in force.
     pub(crate) fn load(flags: &Flags) -> Result<Self, Failure> {
@@ -46,6 +64,23 @@ impl Config {
     pub(crate) fn read(layers: &Layers) -> Result<Self, Failure> {
         let log_format = text(layers, "telemetry.log_format")?;
         let config = Self {
+            store: address(layers)?,
+            store_in: match found(layers, "store")? {
+                Found {
+                    text,
+                    source: Source::File(path),
+                } if has_password(text) => Some(path.clone()),
+                Found { .. } => None,
+            },
+            store_password_file: optional(layers, "store_password_file")?.map(PathBuf::from),
+            store_pooler: parsed(layers, "store_pooler", "true or false")?,
+            store_ca: optional(layers, "store_ca")?.map(PathBuf::from),
+            store_connections: between(layers, "store_connections", CONNECTIONS)?,
+            migrate: match text(layers, "migrate")?.as_str() {
+                "auto" => Migrate::Auto,
+                "never" => Migrate::Never,
+                _ => return Err(one_of(layers, "migrate", &["auto", "never"])),
+            },
             listen: parsed(
                 layers,
                 "server.listen",
@@ -76,7 +111,7 @@ impl Config {
             log_json: match log_format.as_str() {
                 "text" => false,
                 "json" => true,
-                _ => return Err(wrong(layers, "telemetry.log_format", "text or json")),
+                _ => return Err(one_of(layers, "telemetry.log_format", &["text", "json"])),
             },
             otlp_endpoint: optional(layers, "telemetry.otlp_endpoint")?,
         };
@@ -113,6 +148,15 @@ impl Config {
             )
             .hint("make tombstone_for at least as long, or 0 for no tombstones"));
         }
+        if matches!(&self.store, Address::Postgres(url) if has_password(url))
+            && self.store_password_file.is_some()
+        {
+            return Err(Failure::new(
+                Exit::Config,
+                "there is a password in `store` and another one in store_password_file",
+            )
+            .hint("leave one of them out"));
+        }
         if self.seal_notes && self.key_file.is_none() {
             return Err(Failure::new(
                 Exit::Config,
@@ -143,6 +187,8 @@ impl Config {
     }
 }
 
+/// Fewer would leave none for atomic handlers beside those that have a task of their own.
+const CONNECTIONS: RangeInclusive<usize> = 8..=1000;
 const BODY_BYTES_MAX: usize = 256 << 20;
 const HOUR: Duration = Duration::from_secs(3600);
 const CENTURY: Duration = Duration::from_secs(36_500 * 86_400);
@@ -213,6 +259,30 @@ fn time(layers: &Layers, name: &str, range: RangeInclusive<Duration>) -> Result<
         shown(range.end())
     );
     Err(wrong(layers, name, &form))
+}
+
+/// Where the receipts are. Nothing that is said quotes it.
+fn address(layers: &Layers) -> Result<Address, Failure> {
+    let Found { text, source } = found(layers, "store")?;
+    if matches!(source, Source::Flag(_)) && has_password(text) {
+        return Err(Failure::new(
+            Exit::Usage,
+            "there is a password in --store, where every user of this machine can read it",
+        )
+        .hint("put the address into COUNTERFOIL_STORE or counterfoil.toml, or leave the password out and name a file with it: COUNTERFOIL_STORE_PASSWORD_FILE or store_password_file"));
+    }
+    Address::parse(text)
+        .map_err(|why| Failure::split(Exit::Config, &format!("store ({source}) {why}")))
+}
+
+/// A value that is none of a few words.
+fn one_of(layers: &Layers, name: &str, words: &[&str]) -> Failure {
+    let failure = wrong(layers, name, &words.join(" or "));
+    let given = text(layers, name).unwrap_or_default();
+    match nearest(&given, words.iter().copied()) {
+        Some(near) => failure.hint(format!("did you mean {near}?")),
+        None => failure,
+    }
 }
 
 fn wrong(layers: &Layers, name: &str, form: &str) -> Failure {
@@ -335,6 +405,19 @@ mod tests {
                 "begin with http://",
             ),
             ("server = 1", "section"),
+            ("store = 1", "text in quotes"),
+            (
+                "store = \"postgre://u:hunter2@h/d\"",
+                "did you mean postgres://?",
+            ),
+            ("stor = \"x\"", "did you mean store?"),
+            ("[limits]\nstore = \"x\"", "above the first one"),
+            ("store_connections = 7", "from 8 to 1000"),
+            ("migrate = \"nevr\"", "did you mean never?"),
+            (
+                "store = \"postgres://u:p@h/d\"\nstore_password_file = \"f\"",
+                "another one",
+            ),
             (
                 "[mcp]\nmeta_prefix = \"io.modelcontextprotocol\"",
                 "reserved",
@@ -343,6 +426,7 @@ mod tests {
             let result = with(&[], Some(file)).and_then(|layers| Config::read(&layers));
             let failure = result.unwrap_err();
             assert_eq!(failure.exit, Exit::Config, "{file}");
+            assert!(!failure.to_string().contains("hunter2"), "{failure}");
             assert!(failure.to_string().contains(part), "{file}: {failure}");
         }
     }

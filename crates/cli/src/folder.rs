@@ -5,24 +5,38 @@ use std::{
     time::{Duration, Instant},
 };
 
+use counterfoil_core::WorkspaceId;
 use counterfoil_engine::Engine;
-use counterfoil_server::{AgentKeys, Credential, DEFAULT_WORKSPACE, Issued, NewAgentKey, Role};
+use counterfoil_server::{
+    AgentKey, AgentKeys, Credential, DEFAULT_WORKSPACE, Issued, NewAgentKey, Role,
+};
 
-use crate::exit::{Exit, Failure};
+use crate::{
+    address::Address,
+    claim,
+    config::Config,
+    exit::{Exit, Failure},
+};
 
 const DATABASE: &str = "counterfoil.db";
 const AGENT_KEY: &str = "agent-key";
+/// A first agent key that may not have been stored yet.
+const DRAFT: &str = "agent-key.draft";
 const LOCK: &str = "start.lock";
 /// A pause before the lock is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// Under which name the id of the first key is kept in the store.
 const NOTE: &str = "first_agent_key";
-/// Largest agent key file that is read, in bytes.
-const AGENT_KEY_BYTES_MAX: u64 = 4096;
+/// Largest file with a secret that is read, in bytes.
+const SECRET_BYTES_MAX: u64 = 4096;
 
-/// The data folder: the database, and the first agent key in a file for its owner only.
+/// The data folder: the SQLite database, unless it is elsewhere, and the first agent key in a file
+/// for its owner only.
 #[derive(Clone, Debug)]
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct Folder {
+    path: PathBuf,
+    database: PathBuf,
+}
 
 /// The first agent key.
 pub(crate) enum FirstKey {
@@ -33,41 +47,69 @@ pub(crate) enum FirstKey {
     /// It was there, and is not valid (any more): it was rotated or revoked elsewhere, or belongs
     /// to another database.
     Stale,
+    /// There are agent keys, and none of them is here: another node made the first one. This is
+    /// the oldest.
+    Elsewhere(AgentKey),
+}
+
+/// What the agent key file holds.
+pub(crate) enum Held {
+    /// A key that is valid.
+    Valid,
+    /// A key that was rotated or revoked, or something else.
+    Stale,
+    /// A key that the store does not know.
+    Unknown,
 }
 
 impl Folder {
+    /// The folder that the configuration names, there or not.
+    pub(crate) fn at(config: &Config) -> Self {
+        let path = config.data.clone();
+        let database = match &config.store {
+            Address::Sqlite(Some(file)) => file.clone(),
+            Address::Sqlite(None) | Address::Postgres(_) => path.join(DATABASE),
+        };
+        Self { path, database }
+    }
+
     /// Creates the folder, for its owner only, if it is not there.
-    pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn create(&self) -> Result<(), Failure> {
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true);
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder
-            .create(path)
-            .map_err(|error| unusable("the data folder", path, "created", &error))?;
-        Self::writable(path)?;
-        Ok(Self(path.to_owned()))
+            .create(&self.path)
+            .map_err(|error| unusable("the data folder", &self.path, "created", &error))?;
+        self.writable().map(drop)
     }
 
-    /// The folder, which must be there.
-    pub(crate) fn existing(path: &Path) -> Result<Self, Failure> {
-        let folder = Self(path.to_owned());
+    /// The folder, whose database must be there.
+    pub(crate) fn existing(config: &Config) -> Result<Self, Failure> {
+        let folder = Self::at(config);
         if folder.database().exists() {
             return Ok(folder);
         }
-        Err(Failure::new(
-            Exit::NotFound,
-            format!("there is no Counterfoil database in {}", path.display()),
-        )
-        .hint("give the folder that `counterfoil serve` uses with --data, or start it once"))
+        let missing = if folder.database == folder.path.join(DATABASE) {
+            format!(
+                "there is no Counterfoil database in {}",
+                folder.path.display()
+            )
+        } else {
+            format!("there is no {}", folder.database.display())
+        };
+        Err(Failure::new(Exit::NotFound, missing)
+            .hint("give what `counterfoil serve` uses with --data or --store, or start it once"))
     }
 
+    /// The SQLite database.
     pub(crate) fn database(&self) -> PathBuf {
-        self.0.join(DATABASE)
+        self.database.clone()
     }
 
     pub(crate) fn agent_key(&self) -> PathBuf {
-        self.0.join(AGENT_KEY)
+        self.path.join(AGENT_KEY)
     }
 
     /// Where receipts were made there is an agent key: a database that is gone must not be begun
@@ -79,6 +121,8 @@ impl Folder {
     /// Why the database is not begun anew.
     pub(crate) fn receipts_lost(&self, why: &str) -> Failure {
         let key = self.agent_key();
+        let database = self.database.file_name().unwrap_or_default();
+        let database = database.to_string_lossy();
         Failure::new(
             Exit::Store,
             format!(
@@ -87,7 +131,7 @@ impl Folder {
             ),
         )
         .hint(format!(
-            "restore {DATABASE} and, if there is one, {DATABASE}-wal from the same copy. To begin anew, remove {}: then every idempotency key used so far RUNS AGAIN",
+            "restore {database} and, if there is one, {database}-wal from the same copy. To begin anew, remove {}: then every idempotency key used so far RUNS AGAIN",
             key.display()
         ))
     }
@@ -100,8 +144,8 @@ impl Folder {
     }
 
     /// The lock of a start, waited for no longer than `patience`. Held until it is dropped.
-    async fn locked(&self, patience: Duration) -> Result<File, Failure> {
-        let lock = Self::writable(&self.0)?;
+    pub(crate) async fn locked(&self, patience: Duration) -> Result<File, Failure> {
+        let lock = self.writable()?;
         let start = Instant::now();
         loop {
             match lock.try_lock() {
@@ -114,29 +158,29 @@ impl Folder {
                         Exit::Store,
                         format!(
                             "another process holds {} for more than {} ms",
-                            self.0.join(LOCK).display(),
+                            self.path.join(LOCK).display(),
                             patience.as_millis()
                         ),
                     )
                     .hint("it is starting here, or was stopped while it did; end it (`fuser` or `lsof` names it) and start again"));
                 }
                 Err(TryLockError::Error(error)) => {
-                    return Err(unusable("the data folder", &self.0, "locked", &error));
+                    return Err(unusable("the data folder", &self.path, "locked", &error));
                 }
             }
         }
     }
 
     /// Opening the lock file for writing is the proof that the folder can be written to.
-    fn writable(path: &Path) -> Result<File, Failure> {
-        let lock = path.join(LOCK);
+    fn writable(&self) -> Result<File, Failure> {
+        let lock = self.path.join(LOCK);
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         options
             .open(&lock)
-            .map_err(|error| unusable("the data folder", path, "written to", &error))
+            .map_err(|error| unusable("the data folder", &self.path, "written to", &error))
     }
 
     /// Makes sure that the first agent key works and is in its file: one admin key of the
@@ -144,30 +188,55 @@ impl Folder {
     /// one before a crash.
     pub(crate) async fn first_key(
         &self,
+        config: &Config,
         engine: &Engine,
         keys: &AgentKeys,
-        patience: Duration,
     ) -> Result<FirstKey, Failure> {
-        let _lock = self.locked(patience).await?;
+        let workspace = WorkspaceId::new(DEFAULT_WORKSPACE)
+            .map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
+        match &config.store {
+            Address::Sqlite(_) => {
+                let _lock = self.locked(config.lock_patience).await?;
+                self.only_key(engine, keys, workspace).await
+            }
+            Address::Postgres(_) => claim::first_key(config, self, keys, workspace).await,
+        }
+    }
+
+    /// What the agent key file holds; `None` if there is none.
+    pub(crate) async fn held(&self, keys: &AgentKeys) -> Result<Option<Held>, Failure> {
         let path = self.agent_key();
-        if path.exists() {
-            let credential = Credential::parse(&read_secret(&path)?);
-            warn_if_open(&path);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let credential = Credential::parse(&read_secret(&path)?);
+        warn_if_open(&path);
+        let Some(credential) = credential else {
+            return Ok(Some(Held::Stale));
+        };
+        if keys.find(credential.id()).await?.is_none() {
+            return Ok(Some(Held::Unknown));
+        }
+        let valid = keys.authenticate(&credential).await?.is_some();
+        Ok(Some(if valid { Held::Valid } else { Held::Stale }))
+    }
+
+    /// The first key of a store that is this folder's alone. The caller holds the lock.
+    async fn only_key(
+        &self,
+        engine: &Engine,
+        keys: &AgentKeys,
+        workspace: WorkspaceId,
+    ) -> Result<FirstKey, Failure> {
+        let path = self.agent_key();
+        match self.held(keys).await? {
+            Some(Held::Valid) => return Ok(FirstKey::Old),
+            Some(Held::Stale) => return Ok(FirstKey::Stale),
             // The first key is the oldest row there is.
-            if let Some(credential) = &credential
-                && keys.find(credential.id()).await?.is_none()
-            {
+            Some(Held::Unknown) => {
                 return Err(self.receipts_lost("the database does not know the agent key"));
             }
-            let valid = match &credential {
-                Some(credential) => keys.authenticate(credential).await?.is_some(),
-                None => false,
-            };
-            return Ok(if valid {
-                FirstKey::Old
-            } else {
-                FirstKey::Stale
-            });
+            None => {}
         }
         let noted = engine.store().note(NOTE).await?;
         let id = match noted.and_then(|bytes| String::from_utf8(bytes).ok()) {
@@ -179,8 +248,6 @@ impl Folder {
                 id
             }
         };
-        let workspace = counterfoil_core::WorkspaceId::new(DEFAULT_WORKSPACE)
-            .map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
         let new = NewAgentKey {
             workspace,
             name: "first key".to_owned(),
@@ -195,6 +262,41 @@ impl Folder {
         write_secret(&path, &issued.credential.reveal())
             .map_err(|error| unusable("the agent key file", &path, "written", &error))?;
         Ok(FirstKey::New)
+    }
+
+    /// Where a first agent key lies until it is known to be stored.
+    pub(crate) fn draft(&self) -> PathBuf {
+        self.path.join(DRAFT)
+    }
+
+    /// The drafted key, if there is one.
+    pub(crate) fn read_draft(&self) -> Result<Option<String>, Failure> {
+        let path = self.draft();
+        if !path.exists() {
+            return Ok(None);
+        }
+        read_secret(&path).map(Some)
+    }
+
+    pub(crate) fn write_draft(&self, secret: &str) -> Result<(), Failure> {
+        let path = self.draft();
+        write_secret(&path, secret)
+            .map_err(|error| unusable("the agent key file", &path, "written", &error))
+    }
+
+    /// The drafted key is the first one.
+    pub(crate) fn keep_draft(&self) -> Result<(), Failure> {
+        let path = self.agent_key();
+        std::fs::rename(self.draft(), &path)
+            .and_then(|()| File::open(&self.path)?.sync_all())
+            .map_err(|error| unusable("the agent key file", &path, "written", &error))
+    }
+
+    /// The drafted key was never stored.
+    pub(crate) fn drop_draft(&self) -> Result<(), Failure> {
+        let path = self.draft();
+        std::fs::remove_file(&path)
+            .map_err(|error| unusable("the agent key file", &path, "removed", &error))
     }
 
     /// Writes the new secret of a key into the agent key file, if the file holds that key.
@@ -258,19 +360,39 @@ fn write_secret(path: &Path, line: &str) -> Result<(), Error> {
 
 /// The only line of an agent key file.
 pub(crate) fn read_secret(path: &Path) -> Result<String, Failure> {
-    let failed = |error| unusable("the agent key file", path, "read", &error);
+    let line =
+        read_whole(path).map_err(|error| unusable("the agent key file", path, "read", &error))?;
+    only_line(&line, path, "the agent key")
+}
+
+/// The only line of a file that a setting names.
+pub(crate) fn read_line(path: &Path, setting: &str, what: &str) -> Result<String, Failure> {
+    let line = read_whole(path).map_err(|error| {
+        Failure::new(
+            Exit::Config,
+            format!("{setting} {} cannot be read: {error}", path.display()),
+        )
+        .hint("check the path and its permissions")
+    })?;
+    only_line(&line, path, what)
+}
+
+fn read_whole(path: &Path) -> Result<String, Error> {
     let mut text = String::new();
-    let file = File::open(path).map_err(failed)?;
-    file.take(AGENT_KEY_BYTES_MAX)
-        .read_to_string(&mut text)
-        .map_err(failed)?;
+    File::open(path)?
+        .take(SECRET_BYTES_MAX)
+        .read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn only_line(text: &str, path: &Path, what: &str) -> Result<String, Failure> {
     let line = text.trim();
     if line.is_empty() || line.contains('\n') {
         return Err(Failure::new(
             Exit::Config,
             format!("{} does not hold exactly one line", path.display()),
         )
-        .hint("write the agent key into it, and nothing else"));
+        .hint(format!("write {what} into it, and nothing else")));
     }
     Ok(line.to_owned())
 }

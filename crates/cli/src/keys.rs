@@ -8,8 +8,7 @@ use crate::{
     args::{Keys, Reading, RoleName},
     config::Config,
     exit::{Exit, Failure},
-    folder::Folder,
-    open::{with_application, with_reading},
+    open::{Mode, folder, with_application, with_reading},
     output::{goes_nowhere, print, print_json, print_only_copy, say, table},
 };
 
@@ -43,7 +42,7 @@ pub(crate) fn run(command: Keys) -> Result<(), Failure> {
         }
         Keys::Rotate { reading, id } => {
             let config = Config::load(&reading.place.flags())?;
-            let folder = Folder::existing(&config.data)?;
+            let folder = folder(&config, Mode::Changing)?;
             let in_file = folder.holds(&id);
             if !in_file {
                 somewhere()?;

@@ -1,19 +1,24 @@
 //! The binary `counterfoil`: arguments, configuration, wiring and exit codes. Nothing else.
 
+mod address;
 mod args;
 mod check;
+mod claim;
 mod config;
 mod environment;
 mod exit;
 mod folder;
 mod keys;
 mod mcp;
+mod migrate;
 mod open;
 mod operations;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod output;
+mod postgres;
 mod serve;
+mod sqlite;
 mod sweep;
 mod telemetry;
 mod welcome;
@@ -41,6 +46,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Mcp(mcp) => mcp::run(&mcp),
         Command::Keys(keys) => keys::run(keys),
         Command::Operations(operations) => operations::run(operations),
+        Command::Migrate(reading) => migrate::run(&reading),
         Command::Sweep(reading) => sweep::run(&reading),
         Command::Config(Config::Check(reading)) => check::run(&reading),
         Command::Completions { shell } => completions(shell),

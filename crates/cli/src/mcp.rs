@@ -3,7 +3,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use counterfoil_server::Application;
+use counterfoil_server::{AgentKey, Application};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     config::Config,
     exit::{Exit, Failure},
     folder::{FirstKey, Folder, read_secret},
-    open::{application, check_clock, runtime},
+    open::{Mode, application, check_clock, folder, runtime},
     serve::Signals,
     telemetry::Telemetry,
 };
@@ -21,7 +21,7 @@ use crate::{
 pub(crate) fn run(mcp: &Mcp) -> Result<(), Failure> {
     let config = Config::load(&mcp.place.flags())?;
     let telemetry = Telemetry::start(&config)?;
-    let folder = Folder::create(&config.data)?;
+    let folder = folder(&config, Mode::Serving)?;
     let runtime = runtime()?;
     let done = runtime.block_on(serve(mcp, &config, &folder));
     // A read of standard input may still be waiting on a thread: it is not waited for.
@@ -32,23 +32,22 @@ pub(crate) fn run(mcp: &Mcp) -> Result<(), Failure> {
 
 async fn serve(mcp: &Mcp, config: &Config, folder: &Folder) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let (application, store) = application(config, folder).await?;
+    let (application, store) = application(config, folder, Mode::Serving).await?;
     check_clock(&application, false).await?;
     let file = match &mcp.agent_key_file {
         Some(file) => file.clone(),
         None => {
             let first = folder
-                .first_key(
-                    application.engine(),
-                    &application.agent_keys(),
-                    config.lock_patience,
-                )
+                .first_key(config, application.engine(), &application.agent_keys())
                 .await?;
-            if matches!(first, FirstKey::New) {
-                tracing::warn!(
+            match first {
+                FirstKey::New => tracing::warn!(
+                    store = %config.store,
                     folder = %config.data.display(),
-                    "a new, empty store was made here; is this the folder that was meant?"
-                );
+                    "a new, empty store was made here; is this what was meant?"
+                ),
+                FirstKey::Old | FirstKey::Stale => {}
+                FirstKey::Elsewhere(oldest) => return Err(no_key_here(config, folder, &oldest)),
             }
             folder.agent_key()
         }
@@ -89,6 +88,21 @@ async fn serve(mcp: &Mcp, config: &Config, folder: &Folder) -> Result<(), Failur
     drain(&application, config).await;
     store.close().await;
     done
+}
+
+/// Another node made the first agent key.
+fn no_key_here(config: &Config, folder: &Folder, oldest: &AgentKey) -> Failure {
+    Failure::new(
+        Exit::Config,
+        format!(
+            "{} has agent keys, and none of them is in {}; the oldest is {} ({})",
+            config.store,
+            folder.agent_key().display(),
+            oldest.id,
+            oldest.name
+        ),
+    )
+    .hint("name a file that holds one with --agent-key-file; `counterfoil keys issue` makes one")
 }
 
 /// Standard input, which also ends when the process is told to stop: what was read before is still

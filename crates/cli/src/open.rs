@@ -1,27 +1,130 @@
 use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use counterfoil_engine::KeyRing;
+use counterfoil_postgres::PostgresStore;
 use counterfoil_server::{Application, Rate, Settings};
-use counterfoil_sqlite::{OpenError, Options, SqliteStore};
+use counterfoil_sqlite::SqliteStore;
 use counterfoil_store::Store;
 
 use crate::{
+    address::Address,
     config::Config,
     exit::{Exit, Failure},
     folder::{Folder, warn_if_open},
+    postgres, sqlite,
 };
 
-/// Opens the database of a data folder and starts the application on it.
+pub(crate) use postgres::database_address;
+
+/// A store that is open.
+pub(crate) enum Opened {
+    Sqlite(SqliteStore),
+    Postgres(PostgresStore),
+}
+
+impl Opened {
+    /// The store, as everybody else knows it.
+    pub(crate) fn shared(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Sqlite(store) => Arc::new(store.clone()),
+            Self::Postgres(store) => Arc::new(store.clone()),
+        }
+    }
+
+    /// Ends it, after what waits is recorded.
+    pub(crate) async fn close(&self) {
+        match self {
+            Self::Sqlite(store) => store.close().await,
+            Self::Postgres(store) => store.close().await,
+        }
+    }
+
+    /// The version of an application's tables; 0 for none.
+    pub(crate) async fn component_version(&self, name: &str) -> Result<i64, Failure> {
+        let found = match self {
+            Self::Sqlite(store) => store.component_version(name).await,
+            Self::Postgres(store) => store.component_version(name).await,
+        };
+        Ok(found?)
+    }
+}
+
+/// What a store is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// To look at receipts that are there.
+    Reading,
+    /// To change something in a store that is there.
+    Changing,
+    /// To take calls: a store that is not there is made, unless `migrate = "never"` says otherwise.
+    Serving,
+    /// To bring the tables up, whatever `migrate` says.
+    Migrating,
+}
+
+/// The data folder as a command needs it: with SQLite it is there for good, with PostgreSQL only
+/// once something has to be kept in it.
+pub(crate) fn folder(config: &Config, mode: Mode) -> Result<Folder, Failure> {
+    match (&config.store, mode) {
+        (Address::Sqlite(_), Mode::Serving | Mode::Migrating) => {
+            let folder = Folder::at(config);
+            folder.create()?;
+            Ok(folder)
+        }
+        (Address::Sqlite(_), Mode::Reading | Mode::Changing) => Folder::existing(config),
+        (Address::Postgres(_), _) => Ok(Folder::at(config)),
+    }
+}
+
+/// Opens the store that the configuration names. Close it when all is done.
+pub(crate) async fn open(config: &Config, folder: &Folder, mode: Mode) -> Result<Opened, Failure> {
+    for path in [&config.store_in, &config.store_password_file]
+        .into_iter()
+        .flatten()
+    {
+        warn_if_open(path);
+    }
+    match &config.store {
+        Address::Sqlite(_) => Ok(Opened::Sqlite(sqlite::open(config, folder, mode).await?)),
+        Address::Postgres(_) => Ok(Opened::Postgres(
+            postgres::open(config, folder, mode).await?,
+        )),
+    }
+}
+
+/// Tables that are not what this program writes, and that it was told to leave alone.
+pub(crate) fn not_migrated(config: &Config, found: i64, known: i64) -> Failure {
+    let failure = Failure::new(
+        Exit::Store,
+        format!(
+            "the tables in {} are of version {found}, and must be of {known}",
+            config.store
+        ),
+    );
+    if found > known {
+        failure.hint("start the newer version of the program")
+    } else {
+        failure.hint("run `counterfoil migrate`")
+    }
+}
+
+/// Opens the store and starts the application on it.
 ///
 /// Close the store when the application is done.
 pub(crate) async fn application(
     config: &Config,
     folder: &Folder,
-) -> Result<(Application, SqliteStore), Failure> {
+    mode: Mode,
+) -> Result<(Application, Opened), Failure> {
     let settings = settings(config)?;
-    let store = open(config, folder, Mode::Writing)?;
-    let shared: Arc<dyn Store> = Arc::new(store.clone());
-    Ok((Application::start(shared, settings).await?, store))
+    let store = open(config, folder, mode).await?;
+    match Application::start(store.shared(), settings).await {
+        Ok(application) => Ok((application, store)),
+        Err(error) => {
+            store.close().await;
+            Err(error.into())
+        }
+    }
 }
 
 /// Before a process takes calls: one whose clock is not that of the ones before it would expire
@@ -34,31 +137,6 @@ pub(crate) async fn check_clock(application: &Application, accept: bool) -> Resu
         )),
         Err(error) => Err(counterfoil_server::Error::from(error).into()),
     }
-}
-
-/// What the database is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Reading,
-    Writing,
-}
-
-#[allow(
-    clippy::field_reassign_with_default,
-    reason = "the options have a private field"
-)]
-fn open(config: &Config, folder: &Folder, mode: Mode) -> Result<SqliteStore, Failure> {
-    let mut options = Options::default();
-    options.queue_max = config.queue_max;
-    options.lock_patience = config.lock_patience;
-    options.read_only = mode == Mode::Reading;
-    options.must_exist = folder.knows_receipts();
-    let opened = SqliteStore::open(folder.database(), options);
-    if let Err(OpenError::Lost(path)) = &opened {
-        let path = path.display();
-        return Err(folder.receipts_lost(&format!("{path} is missing or holds nothing any more")));
-    }
-    Ok(opened?)
 }
 
 /// What the application gets, checked as far as it can be without a store.
@@ -108,18 +186,20 @@ fn key_ring(path: &Path) -> Result<Arc<KeyRing>, Failure> {
     Ok(Arc::new(ring))
 }
 
-/// Runs a command that only looks: the database is opened for reading, so that it works on a full
-/// disk and on a folder that cannot be written to, and never holds a server up.
+/// Runs a command that only looks: a SQLite database is opened for reading, so that it works on a
+/// full disk and on a folder that cannot be written to, and never holds a server up.
 pub(crate) fn with_reading<T, F>(config: &Config, body: F) -> Result<T, Failure>
 where
     F: AsyncFnOnce(Application) -> Result<T, Failure>,
 {
-    let folder = Folder::existing(&config.data)?;
+    let folder = folder(config, Mode::Reading)?;
     let settings = settings(config)?;
-    let store = open(config, &folder, Mode::Reading)?;
-    let shared: Arc<dyn Store> = Arc::new(store.clone());
     runtime()?.block_on(async {
-        let done = body(Application::attach(shared, settings)?).await;
+        let store = open(config, &folder, Mode::Reading).await?;
+        let done = match Application::attach(store.shared(), settings) {
+            Ok(application) => body(application).await,
+            Err(error) => Err(error.into()),
+        };
         store.close().await;
         done
     })
@@ -130,9 +210,9 @@ pub(crate) fn with_application<T, F>(config: &Config, body: F) -> Result<T, Fail
 where
     F: AsyncFnOnce(Application) -> Result<T, Failure>,
 {
-    let folder = Folder::existing(&config.data)?;
+    let folder = folder(config, Mode::Changing)?;
     runtime()?.block_on(async {
-        let (application, store) = application(config, &folder).await?;
+        let (application, store) = application(config, &folder, Mode::Changing).await?;
         let done = body(application).await;
         store.close().await;
         done

@@ -13,7 +13,7 @@ use crate::{
     config::Config,
     exit::{Exit, Failure},
     folder::{FirstKey, Folder, read_secret},
-    open::{application, check_clock, runtime},
+    open::{Mode, application, check_clock, folder, runtime},
     output::print,
     telemetry::Telemetry,
     welcome,
@@ -26,7 +26,7 @@ pub(crate) fn run(serve: &Serve) -> Result<(), Failure> {
     let config = Config::load(&serve.flags())?;
     config.check_address()?;
     let telemetry = Telemetry::start(&config)?;
-    let folder = Folder::create(&config.data)?;
+    let folder = folder(&config, Mode::Serving)?;
     let runtime = runtime()?;
     let done = runtime.block_on(listen(&config, &folder, serve.accept_clock));
     // What still runs has had its time; its rows say unknown after their leases.
@@ -44,14 +44,10 @@ async fn listen(config: &Config, folder: &Folder, accept_clock: bool) -> Result<
     let address = listener
         .local_addr()
         .map_err(|error| cannot_listen(config.listen, &error))?;
-    let (application, store) = application(config, folder).await?;
+    let (application, store) = application(config, folder, Mode::Serving).await?;
     check_clock(&application, accept_clock).await?;
     let first = folder
-        .first_key(
-            application.engine(),
-            &application.agent_keys(),
-            config.lock_patience,
-        )
+        .first_key(config, application.engine(), &application.agent_keys())
         .await?;
     if !address.ip().is_loopback() {
         tracing::warn!(%address, "other machines reach this address, and credentials cross the network unencrypted unless a proxy in front ends TLS");
@@ -76,9 +72,9 @@ fn greet(
 ) -> Result<(), Failure> {
     let key = match first {
         FirstKey::New => read_secret(&folder.agent_key())?,
-        FirstKey::Old | FirstKey::Stale => String::new(),
+        FirstKey::Old | FirstKey::Stale | FirstKey::Elsewhere(_) => String::new(),
     };
-    print(&welcome::text(address, &config.data, folder, first, &key))
+    print(&welcome::text(address, config, folder, first, &key))
 }
 
 async fn until_stopped(

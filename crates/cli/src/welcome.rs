@@ -1,8 +1,10 @@
-use std::{net::SocketAddr, path::Path};
+use std::net::SocketAddr;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
+    address::{Address, has_password},
+    config::Config,
     environment,
     folder::{FirstKey, Folder},
 };
@@ -10,7 +12,7 @@ use crate::{
 /// What a person who has just started the server reads: where it is, and what to paste next.
 pub(crate) fn text(
     address: SocketAddr,
-    data: &Path,
+    config: &Config,
     folder: &Folder,
     first: &FirstKey,
     key: &str,
@@ -25,13 +27,22 @@ pub(crate) fn text(
         FirstKey::Stale => format!(
             "The agent key in {file} is not valid (any more). Put the right one there, or remove the file and start again for a new one. A new key is a new principal: what the old one called is not recognized under it, and runs again.\n"
         ),
+        FirstKey::Elsewhere(oldest) => format!(
+            "This database has agent keys already, and none of them is in {file}. The oldest is {} ({}); who made it has its secret. `counterfoil keys list` shows all, `counterfoil keys issue --name NAME` makes one.\n",
+            oldest.id, oldest.name
+        ),
     };
-    let quoted = shell_quoted(&file);
+    let (credential, shell) = match first {
+        // The key itself is shown once, above.
+        FirstKey::New | FirstKey::Old | FirstKey::Stale => (
+            format!("<the line in {file}>"),
+            format!("$(cat {})", shell_quoted(&file)),
+        ),
+        FirstKey::Elsewhere(_) => ("<an agent key>".to_owned(), "$KEY".to_owned()),
+    };
     let curl = format!(
-        "  curl -si {url}/api/v1/notes \\\n    -H \"Authorization: Bearer $(cat {quoted})\" \\\n    -H 'Idempotency-Key: my-first-note' \\\n    -H 'Content-Type: application/json' \\\n    -d '{{\"body\":\"hello\"}}'\n"
+        "  curl -si {url}/api/v1/notes \\\n    -H \"Authorization: Bearer {shell}\" \\\n    -H 'Idempotency-Key: my-first-note' \\\n    -H 'Content-Type: application/json' \\\n    -d '{{\"body\":\"hello\"}}'\n"
     );
-    // The key itself is shown once, above.
-    let credential = format!("<the line in {file}>");
     let http_client = json!({
         "mcpServers": { "counterfoil": {
             "type": "http",
@@ -39,15 +50,17 @@ pub(crate) fn text(
             "headers": { "Authorization": format!("Bearer {credential}") },
         }}
     });
-    let data = std::path::absolute(data).unwrap_or_else(|_| data.to_owned());
     let stdio_client = json!({
-        "mcpServers": { "counterfoil": {
-            "command": environment::program(),
-            "args": ["mcp", "--stdio", "--data", data.display().to_string()],
-        }}
+        "mcpServers": { "counterfoil": stdio_client(config) }
     });
+    let store = match &config.store {
+        Address::Sqlite(None) => String::new(),
+        named @ (Address::Sqlite(Some(_)) | Address::Postgres(_)) => {
+            format!("Receipts are in {named}\n\n")
+        }
+    };
     format!(
-        "Counterfoil listens on {url}\n\n{greeting}\n\
+        "Counterfoil listens on {url}\n\n{store}{greeting}\n\
          Create a note:\n\n{curl}\n\
          The same command again replays it: the same answer, with Idempotent-Replayed: true, and still one note:\n\n{curl}\n\
          An MCP client over HTTP:\n\n{}\n\n\
@@ -56,6 +69,35 @@ pub(crate) fn text(
         indented(&format!("{http_client:#}")),
         indented(&format!("{stdio_client:#}")),
     )
+}
+
+/// How a client starts `counterfoil mcp` on the same store. A password goes where it came from.
+fn stdio_client(config: &Config) -> Value {
+    let absolute = |path: &std::path::Path| {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        path.display().to_string()
+    };
+    let mut arguments = ["mcp", "--stdio", "--data"].map(str::to_owned).to_vec();
+    arguments.push(absolute(&config.data));
+    let store = match &config.store {
+        Address::Sqlite(None) => None,
+        Address::Sqlite(Some(file)) => Some(format!("sqlite:{}", absolute(file))),
+        Address::Postgres(url) if has_password(url) => None,
+        Address::Postgres(url) => Some(url.clone()),
+    };
+    if let Some(store) = store {
+        arguments.extend(["--store".to_owned(), store]);
+    }
+    if config.store_pooler {
+        arguments.push("--store-pooler".to_owned());
+    }
+    let mut client = json!({ "command": environment::program(), "args": arguments });
+    if matches!(&config.store, Address::Postgres(url) if has_password(url)) {
+        client["env"] = json!({ "COUNTERFOIL_STORE": "<the address of the database>" });
+    } else if let Some(file) = &config.store_password_file {
+        client["env"] = json!({ "COUNTERFOIL_STORE_PASSWORD_FILE": absolute(file) });
+    }
+    client
 }
 
 fn indented(text: &str) -> String {

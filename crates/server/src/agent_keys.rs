@@ -12,7 +12,7 @@ use counterfoil_store::{self as store, Row, Sql, Value};
 use crate::{Credential, Error, ids::agent_key_id};
 use key::check_name;
 pub use key::{AgentKey, DEFAULT_WORKSPACE, Issued, NewAgentKey, Role, to_json};
-use rows::{COLUMNS, ensure_workspace, read_row};
+use rows::{COLUMNS, ensure_workspace, oldest, read_row};
 pub(crate) use rows::{insert, revoke, rotate};
 
 /// Most keys a list shows.
@@ -30,7 +30,10 @@ impl AgentKeys {
     }
 
     /// What a new key will be, with a fresh secret. Nothing is stored.
-    pub(crate) fn draft(&self, new: NewAgentKey) -> Result<Issued, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a name out of bounds, [`Error::NoRandomness`].
+    pub fn draft(&self, new: NewAgentKey) -> Result<Issued, Error> {
         check_name(&new.name)?;
         let id = agent_key_id(&self.engine).ok_or(Error::NoRandomness)?;
         let credential = self.secret_for(&id)?;
@@ -77,6 +80,44 @@ impl AgentKeys {
         let issued = self.draft(new)?;
         self.put(&issued).await?;
         Ok(issued)
+    }
+
+    /// Stores a drafted key if its workspace has none yet, revoked ones included; otherwise the
+    /// oldest one that is there. Of any number of processes that ask at the same time exactly one
+    /// stores its own, and finds the same when it asks again.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn issue_first(&self, draft: &Issued) -> Result<AgentKey, Error> {
+        let hash = draft.credential.hash();
+        let workspace = &draft.agent_key.workspace;
+        let key = Arc::new(draft.agent_key.clone());
+        let first = store::transact(self.store().as_ref(), Some(workspace), move |tx| {
+            let key = Arc::clone(&key);
+            Box::pin(async move {
+                ensure_workspace(tx, &key.workspace, key.created_at).await?;
+                if let Some(first) = oldest(tx, &key.workspace).await? {
+                    return Ok(first);
+                }
+                insert(tx, &key, hash).await?;
+                Ok((*key).clone())
+            })
+        })
+        .await?;
+        Ok(first)
+    }
+
+    /// The oldest key of a workspace, revoked or not.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn oldest(&self, workspace: &WorkspaceId) -> Result<Option<AgentKey>, Error> {
+        let found = store::read(self.store().as_ref(), |sql| {
+            let workspace = workspace.clone();
+            Box::pin(async move { oldest(sql, &workspace).await })
+        })
+        .await?;
+        Ok(found)
     }
 
     /// Makes `known` a working key again whose secret was lost before it was written down, or

@@ -43,6 +43,20 @@ const INSTRUCTIONS: &str = "Calls that change something run once per idempotency
      tell what became of a call.";
 
 impl Application {
+    /// Under which name the store keeps the version of the application's tables.
+    pub const COMPONENT: &str = COMPONENT;
+    /// The version of the application's tables that this program writes.
+    #[allow(clippy::cast_possible_wrap, reason = "a handful")]
+    pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
+
+    /// Brings the application's tables up, and nothing else.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn migrate(store: &dyn Store) -> Result<(), Error> {
+        Ok(store.migrate(COMPONENT, MIGRATIONS).await?)
+    }
+
     /// Brings the application's tables up, creates the workspace `default`, and is ready.
     ///
     /// # Errors
@@ -50,7 +64,7 @@ impl Application {
     /// used or holds a newer schema.
     pub async fn start(store: Arc<dyn Store>, settings: Settings) -> Result<Self, Error> {
         meters::recorder();
-        store.migrate(COMPONENT, MIGRATIONS).await?;
+        Self::migrate(store.as_ref()).await?;
         let application = Self::attach(store, settings)?;
         let workspace = WorkspaceId::new(DEFAULT_WORKSPACE)
             .map_err(|error| Error::Settings(error.to_string()))?;

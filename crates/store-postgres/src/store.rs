@@ -1,6 +1,9 @@
 use std::{
     fmt,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -8,15 +11,16 @@ use counterfoil_core::{
     Event, EventRecord, Identity, OperationId, Receipt, Timestamp, WorkspaceId,
 };
 use counterfoil_store::{
-    Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Completion, Dialect, Error, Fence,
-    Found, Granted, Health, Migration, Page, Query, ReadWork, Store, StoredReply, SweepPlan, Swept,
-    Work,
+    Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Census, Clash, Completion, Dialect,
+    Error, Fence, Found, Granted, Health, Imported, Inspection, Migration, Page, Part, Query,
+    ReadWork, Store, StoredReply, SweepPlan, Swept, Whole, Work, distinct,
 };
-use tokio::task::JoinSet;
+use tokio::{sync::oneshot, task::JoinSet};
 
 use crate::{
     OpenError, Options, TimeSource, atomic,
     connect::Connector,
+    copy,
     error::{Done, Fault},
     lane, listen,
     listen::Watchers,
@@ -52,6 +56,8 @@ macro_rules! on {
 /// How long a completion is tried to be recorded while the database is away: nothing else knows
 /// the answer, and a late one is better than none.
 const COMPLETE_FOR: Duration = Duration::from_secs(600);
+/// How long a lane that hangs is given beyond a caller's patience.
+const SLACK: Duration = Duration::from_secs(1);
 /// How long a look at the database's health may take.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -162,6 +168,19 @@ impl PostgresStore {
         })
     }
 
+    /// The version of the store's own tables that this program writes.
+    pub const SCHEMA_VERSION: i64 = schema::VERSION;
+
+    /// The version of an application's tables; 0 if they were never brought up. Changes nothing.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn component_version(&self, component: &str) -> Result<i64, Error> {
+        let found: BoxFuture<'_, Result<i64, Error>> =
+            on!(self, session => schema::version(&session, component));
+        found.await
+    }
+
     /// Ends the store: new steps are refused as `Unavailable`, those waiting are still recorded.
     /// Returns when that is done.
     pub async fn close(&self) {
@@ -200,8 +219,7 @@ impl PostgresStore {
             what,
             wait,
         })?;
-        // A lane answers everybody; if it died in the middle, nobody knows how far it came.
-        answer.await.unwrap_or(Err(Error::CommitUnknown))
+        answered(answer, patience).await
     }
 
     async fn learn_receipt(
@@ -214,6 +232,18 @@ impl PostgresStore {
             Learned::Receipt(receipt) => Ok(*receipt),
             Learned::Until(_) => Err(Error::Corrupt("another step was answered".to_owned())),
         }
+    }
+}
+
+/// What a lane says. It answers everybody in time, unless the database hangs under it or it died:
+/// then nobody knows how far it came.
+async fn answered<T>(
+    answer: oneshot::Receiver<Result<T, Error>>,
+    patience: Duration,
+) -> Result<T, Error> {
+    match tokio::time::timeout(patience.saturating_add(SLACK), answer).await {
+        Ok(Ok(said)) => said,
+        Ok(Err(_)) | Err(_) => Err(Error::CommitUnknown),
     }
 }
 
@@ -269,10 +299,10 @@ impl Store for PostgresStore {
     fn admit(&self, admission: Admission) -> BoxFuture<'_, Result<Admitted, Error>> {
         Box::pin(async move {
             let slot = self.shared().book()?;
-            let (wait, answer) = Wait::new(admission.patience);
+            let patience = admission.patience;
+            let (wait, answer) = Wait::new(patience);
             self.shared().queue.enter(Entry { admission, wait })?;
-            let entered: Result<Entered, Error> = answer.await.unwrap_or(Err(Error::CommitUnknown));
-            Ok(match entered? {
+            Ok(match answered(answer, patience).await? {
                 Entered::Run(reserved) => Admitted::Run(Granted {
                     fence: reserved.fence,
                     round: reserved.round,
@@ -417,9 +447,22 @@ impl Store for PostgresStore {
         Box::pin(async move {
             upkeep::check_note(name, &value)?;
             let value = value.as_slice();
-            let set: BoxFuture<'_, _> =
-                on!(self, session => upkeep::set_note(&session, name, value));
-            set.await
+            let in_doubt = &AtomicBool::new(false);
+            let set: BoxFuture<'_, _> = on!(self, session => async {
+                let set = upkeep::set_note(&session, name, value).await;
+                if matches!(set, Err(Fault::Lost(_))) {
+                    in_doubt.store(true, Ordering::Release);
+                }
+                set
+            });
+            // What a later try did not do says nothing about the one before.
+            set.await.map_err(|error| {
+                if in_doubt.load(Ordering::Acquire) {
+                    Error::CommitUnknown
+                } else {
+                    error
+                }
+            })
         })
     }
 
@@ -440,6 +483,34 @@ impl Store for PostgresStore {
                 unresolved: shared.tally.sum(),
             })
         })
+    }
+
+    fn export(&self, after: i64, limit: u32) -> BoxFuture<'_, Result<Part, Error>> {
+        on!(self, session => copy::export(self.shared(), &session, after, limit))
+    }
+
+    fn import(&self, rows: Vec<Whole>) -> BoxFuture<'_, Result<Result<Imported, Clash>, Error>> {
+        Box::pin(async move {
+            let (rows, twice) = match distinct(rows) {
+                Ok(distinct) => distinct,
+                Err(clash) => return Ok(Err(clash)),
+            };
+            let rows = rows.as_slice();
+            let written: BoxFuture<'_, Result<Result<Imported, Clash>, Error>> =
+                on!(self, session => copy::import(self.shared(), &session, rows));
+            Ok(written.await?.map(|imported| Imported {
+                same: imported.same + twice,
+                ..imported
+            }))
+        })
+    }
+
+    fn census(&self) -> BoxFuture<'_, Result<Census, Error>> {
+        on!(self, session => copy::census(&session))
+    }
+
+    fn inspect(&self) -> BoxFuture<'_, Result<Inspection, Error>> {
+        on!(self, session => copy::inspect(&session))
     }
 
     fn dialect(&self) -> Dialect {

@@ -12,7 +12,7 @@ use crate::{
     error::map,
     handler::Reading,
     rows::{self, RECEIPT_COLUMNS, Unreadable, receipt_columns, receipt_tables},
-    scopes,
+    schema, scopes,
     tx::{Shared, of_operation},
 };
 
@@ -190,6 +190,10 @@ impl Reader<'_> {
                 .query_row([name], |row| row.get(0))
                 .optional()?)
         })
+    }
+
+    pub(crate) fn component(&mut self, name: &str) -> Result<i64, Error> {
+        self.look(|connection| Ok(schema::component(connection, name)?))
     }
 
     pub(crate) fn unresolved(&mut self) -> Result<u64, Error> {

@@ -13,21 +13,21 @@ use counterfoil_core::{
     Event, EventRecord, Identity, OperationId, Receipt, Timestamp, WorkspaceId,
 };
 use counterfoil_store::{
-    Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Completion, Dialect, Error, Fence,
-    Found, Granted, Health, Migration, Page, Query, ReadWork, Slot, Store, StoredReply, SweepPlan,
-    Swept, Work,
+    Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Census, Clash, Completion, Dialect,
+    Error, Fence, Found, Granted, Health, Imported, Inspection, Migration, Page, Part, Query,
+    ReadWork, Slot, Store, StoredReply, SweepPlan, Swept, Whole, Work, distinct,
 };
 use tokio::sync::{oneshot, watch};
 
 use crate::{
-    OpenError, Options, atomic,
+    OpenError, Options, atomic, copy,
     error::map,
     fault::Seam,
     open::{Opened, open},
     presence::Presence,
     queue::{Call, Class, Job, Queue, say_busy},
     read::{Reader, Readers},
-    record,
+    record, schema,
     scopes::Scopes,
     steps::{self, Admittance},
     sweep,
@@ -99,6 +99,17 @@ impl SqliteStore {
         fault: Arc<dyn crate::Fault>,
     ) -> Result<Self, OpenError> {
         Self::start(path.as_ref(), options, Seam::new(fault))
+    }
+
+    /// The version of the store's own tables that this program writes.
+    pub const SCHEMA_VERSION: i64 = schema::VERSION;
+
+    /// The version of an application's tables; 0 if they were never brought up. Changes nothing.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn component_version(&self, component: &str) -> Result<i64, Error> {
+        self.reader().await?.component(component)
     }
 
     fn start(path: &Path, options: Options, seam: Seam) -> Result<Self, OpenError> {
@@ -448,6 +459,39 @@ impl Store for SqliteStore {
                 unresolved: self.reader().await?.unresolved()?,
             })
         })
+    }
+
+    fn export(&self, after: i64, limit: u32) -> BoxFuture<'_, Result<Part, Error>> {
+        Box::pin(async move {
+            let shared = &self.inner.shared;
+            let mut reader = self.reader().await?;
+            reader.snapshot(|connection| copy::export(connection, shared, after, limit))
+        })
+    }
+
+    fn import(&self, rows: Vec<Whole>) -> BoxFuture<'_, Result<Result<Imported, Clash>, Error>> {
+        Box::pin(async move {
+            let (rows, twice) = match distinct(rows) {
+                Ok(distinct) => distinct,
+                Err(clash) => return Ok(Err(clash)),
+            };
+            let step = move |tx: &mut Tx<'_>| copy::import(tx, &rows);
+            let imported = self.submit(Class::Upkeep, self.patience(), step).await?;
+            Ok(imported.map(|imported| Imported {
+                same: imported.same + twice,
+                ..imported
+            }))
+        })
+    }
+
+    /// Runs where the caller does, for as long as it takes to read every row.
+    fn census(&self) -> BoxFuture<'_, Result<Census, Error>> {
+        Box::pin(async move { self.reader().await?.snapshot(copy::census) })
+    }
+
+    /// Runs where the caller does, for as long as it takes to read the whole file.
+    fn inspect(&self) -> BoxFuture<'_, Result<Inspection, Error>> {
+        Box::pin(async move { self.reader().await?.look(copy::inspect) })
     }
 
     fn dialect(&self) -> Dialect {

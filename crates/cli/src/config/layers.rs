@@ -5,7 +5,10 @@ use std::{
 };
 
 use super::settings::{CONFIG_VARIABLE, Kind, SETTINGS, Setting, nearest};
-use crate::exit::{Exit, Failure};
+use crate::{
+    address::Address,
+    exit::{Exit, Failure},
+};
 
 /// The file that is read if none is named.
 const FILE: &str = "counterfoil.toml";
@@ -125,14 +128,20 @@ fn lay_file(layers: &mut Layers, path: &Path, text: &str) -> Result<(), Failure>
         .hint("the file is TOML: sections in brackets, then key = value")
     })?;
     for (section, value) in &table {
-        let in_section = |setting: &&Setting| setting.name.split('.').next() == Some(section);
+        if let Some(setting) = SETTINGS.iter().find(|setting| setting.name == section) {
+            let text = spelled(setting, value, path)?;
+            lay(layers, setting.name, text, Source::File(path.to_owned()));
+            continue;
+        }
+        let in_section = |setting: &&Setting| setting.section() == Some(section);
         if !SETTINGS.iter().any(|setting| in_section(&setting)) {
-            let sections = SETTINGS.iter().filter_map(|s| s.name.split('.').next());
-            return Err(unknown(
-                "section",
-                &format!("[{section}]"),
-                nearest(section, sections),
-            ));
+            let names = SETTINGS.iter().map(|s| s.section().unwrap_or(s.name));
+            let near = nearest(section, names);
+            return Err(if value.is_table() {
+                unknown("section", &format!("[{section}]"), near)
+            } else {
+                unknown("key", section, near)
+            });
         }
         let toml::Value::Table(keys) = value else {
             return Err(Failure::new(
@@ -147,6 +156,12 @@ fn lay_file(layers: &mut Layers, path: &Path, text: &str) -> Result<(), Failure>
         for (key, value) in keys {
             let name = format!("{section}.{key}");
             let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
+                if SETTINGS.iter().any(|setting| setting.name == *key) {
+                    let failure = unknown("key", &name, None);
+                    return Err(failure.hint(format!(
+                        "`{key}` belongs to no section: write it above the first one"
+                    )));
+                }
                 let in_this = SETTINGS.iter().filter(in_section).map(|s| s.name);
                 return Err(unknown("key", &name, nearest(&name, in_this)));
             };
@@ -164,6 +179,13 @@ fn spelled(setting: &Setting, value: &toml::Value, path: &Path) -> Result<String
         (Kind::Text | Kind::Duration, Value::String(text)) => Some(text.clone()),
         (Kind::Duration, Value::Integer(0)) => Some("0".to_owned()),
         (Kind::Path, Value::String(text)) if text.is_empty() => Some(String::new()),
+        (Kind::Store, Value::String(text)) => Some(match Address::parse(text) {
+            Ok(Address::Sqlite(Some(file))) => {
+                let folder = path.parent().unwrap_or(Path::new(""));
+                format!("sqlite:{}", folder.join(file).display())
+            }
+            Ok(Address::Sqlite(None) | Address::Postgres(_)) | Err(_) => text.clone(),
+        }),
         (Kind::Path, Value::String(text)) => {
             let folder = path.parent().unwrap_or(Path::new(""));
             Some(folder.join(text).display().to_string())
@@ -176,13 +198,19 @@ fn spelled(setting: &Setting, value: &toml::Value, path: &Path) -> Result<String
             .collect::<Option<Vec<_>>>()
             .map(|items| items.join(",")),
         (
-            Kind::Text | Kind::Duration | Kind::Path | Kind::Number | Kind::Switch | Kind::List,
+            Kind::Text
+            | Kind::Duration
+            | Kind::Path
+            | Kind::Number
+            | Kind::Switch
+            | Kind::List
+            | Kind::Store,
             _,
         ) => None,
     };
     fits.ok_or_else(|| {
         let form = match setting.kind {
-            Kind::Text | Kind::Path => "text in quotes",
+            Kind::Text | Kind::Path | Kind::Store => "text in quotes",
             Kind::Duration => "a duration in quotes, such as \"48h\"",
             Kind::Number => "a whole number",
             Kind::Switch => "true or false",

@@ -13,12 +13,14 @@ pub(crate) enum Kind {
     List,
     /// In the file relative to the file's folder.
     Path,
+    /// An address of a store. A file of its own is in the file relative to the file's folder.
+    Store,
 }
 
 /// One setting: its name, how it is spelled, its default, and what it is.
 #[derive(Debug)]
 pub(crate) struct Setting {
-    /// `section.key`.
+    /// `section.key`, or a `key` above the sections.
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     pub(crate) default: &'static str,
@@ -26,6 +28,11 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
+    /// Its section; `None` for one that stands above the sections.
+    pub(crate) fn section(&self) -> Option<&'static str> {
+        self.name.split_once('.').map(|(section, _)| section)
+    }
+
     /// Its environment variable, `COUNTERFOIL_SECTION_KEY`.
     pub(crate) fn variable(&self) -> String {
         format!("COUNTERFOIL_{}", self.name.replace('.', "_").to_uppercase())
@@ -48,6 +55,42 @@ const fn setting(
 
 /// Everything that can be set.
 pub(crate) const SETTINGS: &[Setting] = &[
+    setting(
+        "store",
+        Kind::Store,
+        "",
+        "where receipts are: postgres://user@host:5432/database, sqlite:FILE, or nothing for the SQLite file in the data folder",
+    ),
+    setting(
+        "store_password_file",
+        Kind::Path,
+        "",
+        "file whose only line is the password of the PostgreSQL database",
+    ),
+    setting(
+        "store_pooler",
+        Kind::Switch,
+        "false",
+        "a pooler in transaction mode (PgBouncer) stands in front of the PostgreSQL database",
+    ),
+    setting(
+        "store_ca",
+        Kind::Path,
+        "",
+        "certificate authority to trust for the PostgreSQL database beside the system's, a PEM file",
+    ),
+    setting(
+        "store_connections",
+        Kind::Number,
+        "20",
+        "most connections of this process to the PostgreSQL database",
+    ),
+    setting(
+        "migrate",
+        Kind::Text,
+        "auto",
+        "`auto`: a start brings the tables up to date; `never`: only `counterfoil migrate` does",
+    ),
     setting(
         "server.listen",
         Kind::Text,

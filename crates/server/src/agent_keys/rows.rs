@@ -60,6 +60,23 @@ pub(super) async fn ensure_workspace(
     .map(drop)
 }
 
+/// The oldest key of a workspace, revoked or not.
+pub(super) async fn oldest(
+    sql: &mut dyn Sql,
+    workspace: &WorkspaceId,
+) -> Result<Option<AgentKey>, store::Error> {
+    let found = sql
+        .query(
+            &format!(
+                "SELECT {COLUMNS} FROM agent_keys WHERE workspace = $1 \
+                 ORDER BY created_at, id LIMIT 1"
+            ),
+            &[workspace.as_str().into()],
+        )
+        .await?;
+    found.first().map(read_row).transpose()
+}
+
 /// The key `id` of `workspace`; [`Error::NotFound`] for every other one.
 pub(crate) async fn get(
     sql: &mut dyn Sql,
