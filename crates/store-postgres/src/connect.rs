@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::future::poll_fn;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::AbortHandle};
 use tokio_postgres::{
     AsyncMessage, Client, Config, Row, Socket, Statement,
     config::SslMode,
@@ -41,6 +41,11 @@ pub(crate) type Parameter<'a> = &'a (dyn ToSql + Sync);
 
 /// Most statements of the application that one connection keeps prepared.
 const PREPARED_MAX: usize = 256;
+/// How much longer than the database's own time-out an answer may take. A host that is frozen, or a
+/// way that swallows everything, never says that a time-out has struck.
+const GRACE: Duration = Duration::from_secs(1);
+/// Each statement sees what was committed before it, whatever the database's default is.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 /// Opens connections, each with its settings checked.
 #[derive(Clone)]
@@ -56,11 +61,17 @@ pub(crate) struct Connector {
 /// for the answers of earlier ones.
 pub(crate) struct Session {
     client: Client,
+    /// The task that drives the connection.
+    driver: AbortHandle,
+    /// Longest that an answer may take.
+    limit: Duration,
     pooler: bool,
     begin: String,
     prepared: Mutex<HashMap<(String, Vec<Type>), Statement>>,
     /// A transaction was begun and is not known to have ended.
     open: AtomicBool,
+    /// An answer did not come in time, or what was prepared here is of no use any more.
+    broken: AtomicBool,
 }
 
 /// What a connection is told besides the answers to its requests.
@@ -90,7 +101,7 @@ impl Connector {
             let given = config.get_options().unwrap_or_default();
             config.options(format!(
                 "{given} -c statement_timeout={millis} -c lock_timeout={millis} \
-                 -c idle_in_transaction_session_timeout={millis}"
+                 -c idle_in_transaction_session_timeout={millis} -c synchronous_commit=on"
             ));
         }
         let tls = if config.get_ssl_mode() == SslMode::Disable {
@@ -115,25 +126,28 @@ impl Connector {
                 Some(tls) => start(&self.config, tls.clone()).await,
             }
         };
-        let (client, notes) = tokio::time::timeout(self.patience, connecting)
+        let (client, driver, notes) = tokio::time::timeout(self.patience, connecting)
             .await
             .map_err(|_| Fault::Lost("it did not answer in time".to_owned()))??;
         let millis = self.timeout.as_millis();
         let begin = if self.pooler {
             format!(
-                "BEGIN; SET LOCAL statement_timeout = {millis}; SET LOCAL lock_timeout = {millis}; \
+                "{BEGIN}; SET LOCAL statement_timeout = {millis}; SET LOCAL lock_timeout = {millis}; \
                  SET LOCAL idle_in_transaction_session_timeout = {millis}; \
                  SET LOCAL synchronous_commit = on"
             )
         } else {
-            "BEGIN".to_owned()
+            BEGIN.to_owned()
         };
         let session = Session {
             client,
+            driver,
+            limit: self.timeout + GRACE,
             pooler: self.pooler,
             begin,
             prepared: Mutex::default(),
             open: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
         };
         Ok((session, notes))
     }
@@ -178,14 +192,17 @@ fn tls_config(options: &Options) -> Result<rustls::ClientConfig, OpenError> {
 }
 
 /// Connects, and drives the connection on a task of its own until it ends.
-async fn start<T>(config: &Config, tls: T) -> Result<(Client, Notes), tokio_postgres::Error>
+async fn start<T>(
+    config: &Config,
+    tls: T,
+) -> Result<(Client, AbortHandle, Notes), tokio_postgres::Error>
 where
     T: MakeTlsConnect<Socket>,
     T::Stream: Send + 'static,
 {
     let (client, mut connection) = config.connect(tls).await?;
     let (tell, notes) = mpsc::channel(1024);
-    tokio::spawn(async move {
+    let driver = tokio::spawn(async move {
         loop {
             match poll_fn(|context| connection.poll_message(context)).await {
                 Some(Ok(AsyncMessage::Notification(note))) => {
@@ -198,13 +215,43 @@ where
             }
         }
     });
-    Ok((client, notes))
+    Ok((client, driver.abort_handle(), notes))
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // The task would wait for the answers that are still owed, for as long as the way to the
+        // database is silent.
+        if self.broken.load(Ordering::Acquire) || self.open.load(Ordering::Acquire) {
+            self.driver.abort();
+        }
+    }
 }
 
 impl Session {
-    /// The connection is gone.
+    /// The connection is gone, or of no use any more.
     pub(crate) fn is_closed(&self) -> bool {
-        self.client.is_closed()
+        self.client.is_closed() || self.broken.load(Ordering::Acquire)
+    }
+
+    /// Waits for an answer, but not longer than the database itself would have gone on.
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        asking: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Done<T> {
+        let fault = match tokio::time::timeout(limit, asking).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => Fault::from(error),
+            Err(_) => {
+                self.broken.store(true, Ordering::Release);
+                Fault::Lost("it did not answer in time".to_owned())
+            }
+        };
+        if matches!(fault, Fault::Stale) {
+            self.broken.store(true, Ordering::Release);
+        }
+        Err(fault)
     }
 
     /// Fit to be used by somebody else.
@@ -231,7 +278,8 @@ impl Session {
         if let Some(statement) = known {
             return Ok(statement);
         }
-        let statement = self.client.prepare_typed(sql, types).await?;
+        let preparing = self.client.prepare_typed(sql, types);
+        let statement = self.within(self.limit, preparing).await?;
         let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
         if prepared.len() >= PREPARED_MAX {
             prepared.clear();
@@ -246,32 +294,40 @@ impl Session {
         ready: &Ready,
         parameters: &[Parameter<'_>],
     ) -> Done<Vec<Row>> {
-        Ok(match ready {
-            Ready::Named(statement) => self.client.query(statement, parameters).await?,
+        match ready {
+            Ready::Named(statement) => {
+                let asking = self.client.query(statement, parameters);
+                self.within(self.limit, asking).await
+            }
             Ready::Inline(text) => {
                 let typed: Vec<_> = parameters
                     .iter()
                     .copied()
                     .zip(text.types.iter().cloned())
                     .collect();
-                self.client.query_typed(text.sql, &typed).await?
+                let asking = self.client.query_typed(text.sql, &typed);
+                self.within(self.limit, asking).await
             }
-        })
+        }
     }
 
     /// Runs a statement whose rows are not wanted; how many it changed.
     pub(crate) async fn execute(&self, ready: &Ready, parameters: &[Parameter<'_>]) -> Done<u64> {
-        Ok(match ready {
-            Ready::Named(statement) => self.client.execute(statement, parameters).await?,
+        match ready {
+            Ready::Named(statement) => {
+                let asking = self.client.execute(statement, parameters);
+                self.within(self.limit, asking).await
+            }
             Ready::Inline(text) => {
                 let typed: Vec<_> = parameters
                     .iter()
                     .copied()
                     .zip(text.types.iter().cloned())
                     .collect();
-                self.client.execute_typed(text.sql, &typed).await?
+                let asking = self.client.execute_typed(text.sql, &typed);
+                self.within(self.limit, asking).await
             }
-        })
+        }
     }
 
     /// Makes a statement ready and runs it.
@@ -282,6 +338,23 @@ impl Session {
     ) -> Done<Vec<Row>> {
         let ready = self.ready(text).await?;
         self.query(&ready, parameters).await
+    }
+
+    /// The same, for a statement that may take much longer than others. Its transaction must allow
+    /// that too.
+    pub(crate) async fn ask_for(
+        &self,
+        limit: Duration,
+        text: &'static Text,
+        parameters: &[Parameter<'_>],
+    ) -> Done<Vec<Row>> {
+        let typed: Vec<_> = parameters
+            .iter()
+            .copied()
+            .zip(text.types.iter().cloned())
+            .collect();
+        let asking = self.client.query_typed(text.sql, &typed);
+        self.within(limit + GRACE, asking).await
     }
 
     /// Makes a statement ready and runs it; how many rows it changed.
@@ -302,11 +375,13 @@ impl Session {
         parameters: &[(Parameter<'_>, Type)],
     ) -> Done<Vec<Row>> {
         if self.pooler {
-            return Ok(self.client.query_typed(sql, parameters).await?);
+            let asking = self.client.query_typed(sql, parameters);
+            return self.within(self.limit, asking).await;
         }
         let (values, types): (Vec<_>, Vec<_>) = parameters.iter().cloned().unzip();
         let statement = self.prepare(sql, &types).await?;
-        Ok(self.client.query(&statement, &values).await?)
+        let asking = self.client.query(&statement, &values);
+        self.within(self.limit, asking).await
     }
 
     /// The same; how many rows it changed.
@@ -316,16 +391,25 @@ impl Session {
         parameters: &[(Parameter<'_>, Type)],
     ) -> Done<u64> {
         if self.pooler {
-            return Ok(self.client.execute_typed(sql, parameters).await?);
+            let asking = self.client.execute_typed(sql, parameters);
+            return self.within(self.limit, asking).await;
         }
         let (values, types): (Vec<_>, Vec<_>) = parameters.iter().cloned().unzip();
         let statement = self.prepare(sql, &types).await?;
-        Ok(self.client.execute(&statement, &values).await?)
+        let asking = self.client.execute(&statement, &values);
+        self.within(self.limit, asking).await
     }
 
     /// Statements without parameters or rows.
     pub(crate) async fn run(&self, sql: &str) -> Done<()> {
-        Ok(self.client.batch_execute(sql).await?)
+        self.within(self.limit, self.client.batch_execute(sql))
+            .await
+    }
+
+    /// The same, for statements that may take much longer than others.
+    pub(crate) async fn run_for(&self, limit: Duration, sql: &str) -> Done<()> {
+        self.within(limit + GRACE, self.client.batch_execute(sql))
+            .await
     }
 
     /// Begins a transaction. READ COMMITTED: each statement sees what was committed before it.

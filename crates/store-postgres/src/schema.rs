@@ -4,6 +4,8 @@
 //! who was first; results, questions and events lie apart, each beside its neighbours in time.
 //! `counterfoil_unresolved` and `counterfoil_doubt` hold the few rows that are not finished.
 
+use std::time::Duration;
+
 use counterfoil_store::Error;
 use tokio_postgres::types::Type;
 
@@ -19,10 +21,11 @@ pub(crate) const LOCKS: i32 = 0x4346_4f49;
 /// The second half of the lock that a migration holds.
 pub(crate) const MIGRATING: i32 = -1;
 /// The component that stands for the store's own tables.
-const STORE: &str = "store";
+pub(crate) const STORE: &str = "store";
 /// How long a migration may wait for another node's, and run.
-const MIGRATION_LIMIT: &str =
+const MIGRATION_TIMEOUTS: &str =
     "SET LOCAL lock_timeout = '10min'; SET LOCAL statement_timeout = '1h'";
+const MIGRATION_LIMIT: Duration = Duration::from_secs(3600);
 
 /// The events of receipt `r` have the ids from `r << EVENT_BITS`, so that they lie together and
 /// need one index.
@@ -207,12 +210,13 @@ async fn locked(
     steps: &[(i64, &str)],
     newest: i64,
 ) -> Done<()> {
-    session.run(MIGRATION_LIMIT).await?;
+    session.run(MIGRATION_TIMEOUTS).await?;
     // A statement of its own: what follows must see what the one before us committed.
     session
-        .run(&format!(
-            "SELECT pg_advisory_xact_lock({LOCKS}, {MIGRATING})"
-        ))
+        .run_for(
+            MIGRATION_LIMIT,
+            &format!("SELECT pg_advisory_xact_lock({LOCKS}, {MIGRATING})"),
+        )
         .await?;
     session
         .run(
@@ -227,7 +231,7 @@ async fn locked(
         return Ok(());
     }
     for (_, step) in steps.iter().filter(|(version, _)| *version > found) {
-        session.run(step).await?;
+        session.run_for(MIGRATION_LIMIT, step).await?;
     }
     session
         .tell(&SET_COMPONENT, &[&component, &newest])
