@@ -1,4 +1,14 @@
-//! The PostgreSQL store, on a private server.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! The PostgreSQL store from the outside: a real server, rivals on connections of their own, nodes
+//! beside each other, a proxy that cuts where it hurts.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "tests panic with the reason, and compare with the clock of this machine"
+)]
 
+mod admission;
 mod conformance;
+mod scene;
+mod workspaces;
