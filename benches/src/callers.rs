@@ -1,4 +1,4 @@
-//! Callers inside this process: the store without any front end.
+//! Callers inside this process: a store without any front end.
 
 use std::{
     path::Path,
@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -21,12 +21,12 @@ use counterfoil_store::{
     Store, StoredReply, Value,
 };
 use rusqlite::{Connection, OpenFlags};
-use tokio::task::JoinSet;
 
 use crate::{
     Error,
+    drive::drive,
     keys::Series,
-    load::{Round, Until},
+    load::{Round, Until, spread},
 };
 
 /// Callers at once, as many as a load has connections.
@@ -34,6 +34,8 @@ pub(crate) const CALLERS: usize = 64;
 /// Callers at once while a database is filled.
 const FILLERS: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(30);
+/// What every call answers, and what a plain table holds.
+pub(crate) const BODY: &[u8] = br#"{"note_id":"nt_01932c07-209c-7f2e-8c3d-2f6b1f0a9d11","body":"The counterfoil stays when the ticket is torn.","created_at":"2026-11-03T09:26:53.589Z"}"#;
 
 const NOTES: [Migration; 1] = [Migration {
     version: 1,
@@ -62,48 +64,54 @@ impl Commits {
 /// A store with callers.
 #[derive(Clone)]
 pub(crate) struct Callers {
-    store: Arc<SqliteStore>,
+    store: Arc<dyn Store>,
     series: Series,
     next: Arc<AtomicU64>,
     clock: Arc<SystemClock>,
-    identity: Identity,
-    reply: StoredReply,
+    /// One for each workspace; the calls take them in turn.
+    identities: Arc<[Identity]>,
+    handler: Arc<Noting>,
 }
 
 impl Callers {
-    /// Opens or creates the database. Needs a runtime.
+    /// Opens or creates an SQLite database. Needs a runtime.
     pub(crate) async fn open(path: &Path, series: Series) -> Result<Self, Error> {
         let store = Arc::new(SqliteStore::open(path, Options::default())?);
+        Self::on(store, series, 1).await
+    }
+
+    /// Callers of a store that stands, spread over so many workspaces.
+    pub(crate) async fn on(
+        store: Arc<dyn Store>,
+        series: Series,
+        workspaces: usize,
+    ) -> Result<Self, Error> {
         store.migrate("bench", &NOTES).await?;
+        let identities: Result<Vec<Identity>, Error> = (0..workspaces).map(identity).collect();
         let reply = Reply {
             status: 201,
             content_type: Some("application/json".to_owned()),
             headers: Vec::new(),
-            body: Bytes::from_static(
-                br#"{"note_id":"nt_01932c07-209c-7f2e-8c3d-2f6b1f0a9d11","body":"The counterfoil stays when the ticket is torn.","created_at":"2026-11-03T09:26:53.589Z"}"#,
-            ),
+            body: Bytes::from_static(BODY),
         };
         Ok(Self {
             store,
             series,
             next: Arc::default(),
             clock: Arc::new(SystemClock::new()),
-            identity: Identity {
-                workspace: WorkspaceId::new("bench").map_err(|_| Error::Form("workspace"))?,
-                principal: PrincipalId::new("bench").map_err(|_| Error::Form("principal"))?,
-                target: Target::new("POST /api/v1/notes"),
-                key: Key::new("none").map_err(|_| Error::Form("key"))?,
-            },
-            reply: StoredReply {
-                reply,
-                sealed: None,
-            },
+            identities: identities?.into(),
+            handler: Arc::new(Noting {
+                reply: StoredReply {
+                    reply,
+                    sealed: None,
+                },
+            }),
         })
     }
 
     /// Makes receipts until there are so many from these callers.
-    pub(crate) async fn fill(&self, receipts: u64) -> Result<Round, Error> {
-        self.run(Commits::One, FILLERS, Until::Used(receipts)).await
+    pub(crate) async fn fill(&self, commits: Commits, receipts: u64) -> Result<Round, Error> {
+        self.run(commits, FILLERS, Until::Used(receipts)).await
     }
 
     /// So many more calls.
@@ -127,71 +135,55 @@ impl Callers {
         callers: usize,
         until: Until,
     ) -> Result<Round, Error> {
-        let start = Instant::now();
-        let mut tasks = JoinSet::new();
-        for _ in 0..callers {
-            let callers = self.clone();
-            tasks.spawn(async move { callers.caller(commits, start, until).await });
-        }
-        let mut latencies_us = Vec::new();
-        while let Some(ended) = tasks.join_next().await {
-            latencies_us.extend(ended.map_err(|_| Error::Task)??);
-        }
-        let lasted = match until {
-            Until::Elapsed { measured, .. } => measured,
-            Until::Used(_) => start.elapsed(),
-        };
-        Round::from_latencies(latencies_us, lasted)
+        let all = self.clone();
+        drive(callers, &self.next, until, move |_, index| {
+            let callers = all.clone();
+            async move { callers.call(commits, index).await }
+        })
+        .await
     }
 
-    async fn caller(
-        self,
-        commits: Commits,
-        start: Instant,
+    /// Look-ups of finished receipts, all over the first `count` of these callers.
+    pub(crate) async fn find(
+        &self,
+        count: u64,
+        callers: usize,
         until: Until,
-    ) -> Result<Vec<u32>, Error> {
-        let handler: Arc<dyn AtomicHandler> = Arc::new(Noting {
-            reply: self.reply.clone(),
-        });
-        let mut latencies_us = Vec::new();
-        loop {
-            let begun = start.elapsed();
-            if matches!(until, Until::Elapsed { warm_up, measured } if begun >= warm_up + measured)
-            {
-                return Ok(latencies_us);
-            }
-            let index = self.next.fetch_add(1, Ordering::Relaxed);
-            if matches!(until, Until::Used(count) if index >= count) {
-                return Ok(latencies_us);
-            }
-            let now = self.clock.now();
-            let admission = self.admission(index, commits, now)?;
-            match commits {
-                Commits::One => match self
-                    .store
-                    .atomically(admission, Arc::clone(&handler))
-                    .await?
-                {
-                    Atomic::Ran(..) => {}
+    ) -> Result<Round, Error> {
+        let all = self.clone();
+        drive(callers, &Arc::default(), until, move |_, index| {
+            let callers = all.clone();
+            async move { callers.find_one(spread(index, count)).await }
+        })
+        .await
+    }
+
+    async fn find_one(&self, index: u64) -> Result<(), Error> {
+        let (identity, _) = self.identity(index)?;
+        let found = self.store.find(&identity).await?;
+        let reply = found.and_then(|found| found.reply);
+        if reply.is_some_and(|reply| reply.reply.body == BODY) {
+            Ok(())
+        } else {
+            Err(Error::Decided("a receipt without its result".to_owned()))
+        }
+    }
+
+    async fn call(&self, commits: Commits, index: u64) -> Result<(), Error> {
+        let now = self.clock.now();
+        let admission = self.admission(index, commits, now)?;
+        match commits {
+            Commits::One => {
+                let handler = Arc::clone(&self.handler);
+                match self.store.atomically(admission, handler).await? {
+                    Atomic::Ran(..) => Ok(()),
                     other @ (Atomic::Aborted(_)
                     | Atomic::Decided(..)
                     | Atomic::Own(_)
-                    | Atomic::Held) => {
-                        return Err(Error::Decided(format!("{other:?}")));
-                    }
-                },
-                Commits::Two => self.admit_and_complete(admission, now).await?,
-            }
-            let ended = start.elapsed();
-            let counts = match until {
-                Until::Elapsed { warm_up, measured } => {
-                    begun >= warm_up && ended <= warm_up + measured
+                    | Atomic::Held) => Err(Error::Decided(format!("{other:?}"))),
                 }
-                Until::Used(_) => true,
-            };
-            if counts {
-                latencies_us.push(u32::try_from((ended - begun).as_micros()).unwrap_or(u32::MAX));
             }
+            Commits::Two => self.admit_and_complete(admission, now).await,
         }
     }
 
@@ -205,7 +197,7 @@ impl Callers {
             event: Event::Succeeded {
                 attempt: granted.fence.attempt,
             },
-            reply: Some(self.reply.clone()),
+            reply: Some(self.handler.reply.clone()),
             kept: Kept::Stored,
             at,
             reason: "answered",
@@ -217,16 +209,30 @@ impl Callers {
         Ok(())
     }
 
-    fn admission(&self, index: u64, commits: Commits, now: Timestamp) -> Result<Admission, Error> {
+    fn identity(&self, index: u64) -> Result<(Identity, Fingerprint), Error> {
         let key = self.series.key(index);
+        let workspace = usize::try_from(index).unwrap_or(0) % self.identities.len().max(1);
+        let identity = self
+            .identities
+            .get(workspace)
+            .ok_or(Error::Form("the number of workspaces"))?;
         let fingerprint = Fingerprint::raw("", key.as_bytes());
+        let key = Key::new(&key).map_err(|_| Error::Form("key"))?;
+        Ok((
+            Identity {
+                key,
+                ..identity.clone()
+            },
+            fingerprint,
+        ))
+    }
+
+    fn admission(&self, index: u64, commits: Commits, now: Timestamp) -> Result<Admission, Error> {
+        let (identity, fingerprint) = self.identity(index)?;
         let mut ten = [0; 10];
         ten.copy_from_slice(&self.series.bytes(index, 1)[..10]);
         Ok(Admission {
-            identity: Identity {
-                key: Key::new(&key).map_err(|_| Error::Form("key"))?,
-                ..self.identity.clone()
-            },
+            identity,
             fingerprint,
             inputs: None,
             version: 1,
@@ -240,6 +246,16 @@ impl Callers {
             patience: PATIENCE,
         })
     }
+}
+
+fn identity(workspace: usize) -> Result<Identity, Error> {
+    let name = format!("bench-{workspace}");
+    Ok(Identity {
+        workspace: WorkspaceId::new(name).map_err(|_| Error::Form("workspace"))?,
+        principal: PrincipalId::new("bench").map_err(|_| Error::Form("principal"))?,
+        target: Target::new("POST /api/v1/notes"),
+        key: Key::new("none").map_err(|_| Error::Form("key"))?,
+    })
 }
 
 /// Inserts a note in the receipt's own transaction.

@@ -60,11 +60,13 @@ impl Server {
         })
     }
 
-    /// The release binary on a data folder, once it is ready; and how long that took.
+    /// The release binary on a data folder, or on the store at this address, once it is ready; and
+    /// how long that took.
     pub(crate) fn of_product(
         binary: &Path,
         data: &Path,
         config: &Path,
+        store: Option<&str>,
     ) -> Result<(Self, Duration), Error> {
         if !binary.is_file() {
             return Err(Error::NoBinary(binary.to_owned()));
@@ -81,6 +83,7 @@ impl Server {
             .arg(data)
             .arg("--config")
             .arg(config)
+            .args(store.iter().flat_map(|store| ["--store", store]))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -103,6 +106,11 @@ impl Server {
             std::thread::sleep(POLL);
         }
         Ok((server, begun.elapsed()))
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Its resident memory.

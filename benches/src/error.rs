@@ -32,6 +32,15 @@ pub(crate) enum Error {
     /// The store could not be opened.
     #[error("the store does not open: {0}")]
     Open(#[from] counterfoil_sqlite::OpenError),
+    /// The PostgreSQL store could not be opened.
+    #[error("the store does not open: {0}")]
+    OpenPostgres(#[from] counterfoil_postgres::OpenError),
+    /// PostgreSQL failed.
+    #[error("PostgreSQL failed: {0}")]
+    Postgres(#[from] tokio_postgres::Error),
+    /// A statement from outside failed.
+    #[error(transparent)]
+    Outside(#[from] counterfoil_test_postgres::Failure),
     /// A step of the store failed.
     #[error("the store failed: {0}")]
     Store(#[from] counterfoil_store::Error),

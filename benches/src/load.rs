@@ -69,12 +69,16 @@ impl Keys {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let index_of_key = match pick {
             Pick::New => index,
-            // A step that is prime to the count goes through all of them, far apart.
-            Pick::Again(count) => index.wrapping_mul(0x9e37_79b1) % (*count).max(1),
+            Pick::Again(count) => spread(index, *count),
         };
         self.series.write(index_of_key, into);
         index
     }
+}
+
+/// One of the first `count`: a step that is prime to the count goes through all of them, far apart.
+pub(crate) fn spread(index: u64, count: u64) -> u64 {
+    index.wrapping_mul(0x9e37_79b1) % count.max(1)
 }
 
 /// What every answer must be.
@@ -93,8 +97,8 @@ pub(crate) struct Expected {
 pub(crate) struct Load {
     /// What the report calls it.
     pub(crate) name: String,
-    /// Where the server listens.
-    pub(crate) address: SocketAddr,
+    /// Where the server listens; several nodes take the connections in turn.
+    pub(crate) addresses: Vec<SocketAddr>,
     /// What is sent.
     pub(crate) request: Request,
     /// With which keys.
@@ -159,8 +163,8 @@ impl Load {
     async fn drive(self, until: Until) -> Result<Round, Error> {
         let load = Arc::new(self);
         let mut streams = Vec::with_capacity(CONNECTIONS);
-        for _ in 0..CONNECTIONS {
-            let stream = TcpStream::connect(load.address)
+        for address in load.addresses.iter().cycle().take(CONNECTIONS) {
+            let stream = TcpStream::connect(address)
                 .await
                 .map_err(Error::io("connecting to the server"))?;
             stream

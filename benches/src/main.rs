@@ -1,13 +1,16 @@
 //! Measures Counterfoil against what it is compared with, all in one run on one machine: a bare
-//! echo, a transaction for each request, a bare MCP server, and itself at another size. Ratios are
-//! what counts; the absolutes are the machine's. `cargo xtask bench` builds and runs it.
+//! echo, a transaction for each request, a bare MCP server, plain tables in PostgreSQL, and itself
+//! at another size. Ratios are what counts; the absolutes are the machine's. `cargo xtask bench` builds and runs it.
 
 mod callers;
 mod child;
+mod drive;
 mod error;
 mod keys;
 mod load;
 mod parts;
+mod plain;
+mod processor;
 mod report;
 mod request;
 mod scale;
@@ -71,6 +74,16 @@ enum Part {
     Store,
     /// A small and a large database.
     Growth,
+    /// The PostgreSQL store: first calls against a plain INSERT.
+    PostgresFirst,
+    /// The PostgreSQL store: replays against a bare look-up.
+    PostgresReplays,
+    /// The PostgreSQL store: one hot workspace against a thousand.
+    PostgresWorkspaces,
+    /// Three nodes of the application against one, on one PostgreSQL database.
+    PostgresNodes,
+    /// The PostgreSQL store: a small and a large database.
+    PostgresGrowth,
 }
 
 fn main() -> ExitCode {
@@ -132,6 +145,11 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
             Part::Tools => parts::tools::measure(&bench, &mut report)?,
             Part::Store => parts::store::measure(&bench, &mut report)?,
             Part::Growth => parts::growth::measure(&bench, &mut report)?,
+            Part::PostgresFirst => parts::postgres::first::measure(&bench, &mut report)?,
+            Part::PostgresReplays => parts::postgres::replays::measure(&bench, &mut report)?,
+            Part::PostgresWorkspaces => parts::postgres::workspaces::measure(&bench, &mut report)?,
+            Part::PostgresNodes => parts::postgres::nodes::measure(&bench, &mut report)?,
+            Part::PostgresGrowth => parts::postgres::growth::measure(&bench, &mut report)?,
         }
     }
     report.seconds = begun.elapsed().as_secs_f64();

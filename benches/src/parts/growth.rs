@@ -93,7 +93,7 @@ async fn filled(
     receipts: u64,
 ) -> Result<Callers, Error> {
     let callers = Callers::open(path, Series::new(kind)?).await?;
-    let round = callers.fill(receipts).await?;
+    let round = callers.fill(Commits::One, receipts).await?;
     let name = format!("filling up to {receipts} receipts, 256 callers");
     report.quantity(name, round.per_second, "calls/s");
     Ok(callers)
@@ -111,7 +111,7 @@ fn memory(bench: &Bench, report: &mut Report, data: &Path, full_size: bool) -> R
     let request = Request::note(&product.credential);
     let load = |name: &str, keys: &Keys, pick, expected| Load {
         name: name.to_owned(),
-        address: product.server.address,
+        addresses: vec![product.server.address],
         request: request.clone(),
         keys: keys.clone(),
         pick,

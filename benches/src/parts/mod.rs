@@ -1,6 +1,7 @@
 //! What is measured.
 
 pub(crate) mod growth;
+pub(crate) mod postgres;
 pub(crate) mod rest;
 pub(crate) mod single;
 pub(crate) mod start;
@@ -38,17 +39,45 @@ impl Bench {
 
     /// Starts the release binary on this data folder, with bounds that do not stop a load.
     pub(crate) fn product(&self, data: &Path) -> Result<Product, Error> {
-        let config = self.folder.join("counterfoil.toml");
-        std::fs::write(&config, CONFIG).map_err(Error::io("writing the configuration"))?;
-        let (server, ready_after) = Server::of_product(&self.binary, data, &config)?;
-        let credential = std::fs::read_to_string(data.join("agent-key"))
-            .map_err(Error::io("reading the first agent key"))?;
+        let (server, ready_after) = Server::of_product(&self.binary, data, &self.config()?, None)?;
         Ok(Product {
             server,
-            credential: credential.trim().to_owned(),
+            credential: first_agent_key(data)?,
             ready_after,
         })
     }
+
+    /// The same as a node on a database that it shares with `others`: the first one of them has
+    /// the agent key.
+    pub(crate) fn node(
+        &self,
+        data: &Path,
+        store: &str,
+        others: Option<&Product>,
+    ) -> Result<Product, Error> {
+        let (server, ready_after) =
+            Server::of_product(&self.binary, data, &self.config()?, Some(store))?;
+        Ok(Product {
+            server,
+            credential: match others {
+                Some(first) => first.credential.clone(),
+                None => first_agent_key(data)?,
+            },
+            ready_after,
+        })
+    }
+
+    fn config(&self) -> Result<PathBuf, Error> {
+        let config = self.folder.join("counterfoil.toml");
+        std::fs::write(&config, CONFIG).map_err(Error::io("writing the configuration"))?;
+        Ok(config)
+    }
+}
+
+fn first_agent_key(data: &Path) -> Result<String, Error> {
+    let key = std::fs::read_to_string(data.join("agent-key"))
+        .map_err(Error::io("reading the first agent key"))?;
+    Ok(key.trim().to_owned())
 }
 
 /// The limit per principal is for real callers; a load is one principal.

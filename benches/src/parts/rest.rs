@@ -36,7 +36,7 @@ pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result<(), Error> {
     println!("\nREST: one request of {bytes} bytes for all, 64 connections");
     let load = |name: &str, server: &Server, keys: &Keys, pick: Pick, expected: Expected| Load {
         name: name.to_owned(),
-        address: server.address,
+        addresses: vec![server.address],
         request: request.clone(),
         keys: keys.clone(),
         pick,

@@ -38,7 +38,7 @@ impl Single {
         };
         let first = Load {
             name: "first calls".to_owned(),
-            address: self.address,
+            addresses: vec![self.address],
             request,
             keys: Keys::new(Series::new(Kind::TimeOrdered)?),
             pick: Pick::New,

@@ -35,7 +35,7 @@ pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result<(), Error> {
         );
         let load = |name: &str, server: &Server, keys: &Keys, pick, expected| Load {
             name: format!("{name}, {version}"),
-            address: server.address,
+            addresses: vec![server.address],
             request: request.clone(),
             keys: keys.clone(),
             pick,
