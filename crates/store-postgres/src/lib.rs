@@ -8,6 +8,7 @@
 mod atomic;
 mod clock;
 mod connect;
+mod copy;
 mod error;
 mod handler;
 mod lane;

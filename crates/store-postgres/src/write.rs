@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use counterfoil_core::{EventRecord, Timestamp};
-use counterfoil_store::{Answer, Change, StoredReply};
+use counterfoil_store::{Answer, Change, StoredReply, Whole};
 use futures_util::future::{BoxFuture, join_all};
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
@@ -283,6 +283,20 @@ impl Writes {
         self.updated.insert(stored.id, stored.clone());
     }
 
+    /// Adds everything that hangs on a receipt of another store, whose row is there already.
+    pub(crate) fn bring(&mut self, id: i64, scope: Scope, whole: &Whole) {
+        let unresolved = i64::from(whole.receipt.status.state.is_unresolved());
+        *self.unresolved.entry(scope.workspace).or_default() += unresolved;
+        let events = (first_event(id)..).zip(whole.events.iter().cloned());
+        self.events.extend(events);
+        self.results
+            .extend(whole.result.iter().map(|result| (id, result.clone())));
+        // Sent as they are: of several questions of a receipt, none takes the place of another.
+        let questions = whole.questions.iter();
+        self.questions
+            .extend(questions.map(|(round, question)| (id, *round, Some(question.clone()))));
+    }
+
     /// Makes everything ready that will be sent.
     pub(crate) async fn ready(&self, session: &Session) -> Done<Flight<'_>> {
         let mut flight = Flight(Vec::with_capacity(8));
@@ -455,7 +469,7 @@ impl Writes {
 }
 
 /// A parameter of a statement that is ready to be sent.
-type Boxed<'a> = Box<dyn ToSql + Sync + Send + 'a>;
+pub(crate) type Boxed<'a> = Box<dyn ToSql + Sync + Send + 'a>;
 
 /// Statements in their order, ready to be sent without waiting in between.
 pub(crate) struct Flight<'a>(Vec<(Ready, Vec<Boxed<'a>>)>);
@@ -514,7 +528,7 @@ impl<'a> Flight<'a> {
     }
 }
 
-fn collect<I: IntoIterator, T>(rows: I, column: impl Fn(I::Item) -> T) -> Vec<T> {
+pub(crate) fn collect<I: IntoIterator, T>(rows: I, column: impl Fn(I::Item) -> T) -> Vec<T> {
     rows.into_iter().map(column).collect()
 }
 

@@ -227,7 +227,7 @@ pub(crate) fn map(error: &Sqlite) -> Error {
 }
 
 /// A column of the store's own tables holds what it must not.
-fn is_wrong_content(error: &Sqlite) -> bool {
+pub(crate) fn is_wrong_content(error: &Sqlite) -> bool {
     matches!(
         error,
         Sqlite::InvalidColumnType(..)

@@ -11,6 +11,7 @@
 
 mod atomic;
 mod connection;
+mod copy;
 mod error;
 mod fault;
 mod guard;

@@ -4,12 +4,16 @@
 //! makes of a row is said once, here ([`Change`]): a store holds rows and transactions, never rules. The interface is a crate of its own so that stores depend
 //! on neither the engine nor a runtime, and the core stays free of async.
 
+mod audit;
+mod copy;
 mod error;
 mod message;
 mod rules;
 mod sql;
 mod store;
 
+pub use audit::{Census, Finding, Inspection};
+pub use copy::{Clash, Damaged, EXPORT_BYTES, Imported, Part, Whole, distinct};
 pub use error::Error;
 pub use message::{
     Admission, Admitted, Completion, Cursor, Fence, Found, Granted, Health, Page, Query, Slot,

@@ -8,8 +8,9 @@ use counterfoil_core::{
 };
 
 use crate::{
-    Admission, Admitted, BoxFuture, Completion, Dialect, Error, Fence, Found, Health, Migration,
-    Page, Query, Sql, StoredReply, SweepPlan, Swept,
+    Admission, Admitted, BoxFuture, Census, Clash, Completion, Dialect, Error, Fence, Found,
+    Health, Imported, Inspection, Migration, Page, Part, Query, Sql, StoredReply, SweepPlan, Swept,
+    Whole,
 };
 
 /// A receipt store.
@@ -125,6 +126,24 @@ pub trait Store: Send + Sync + 'static {
     /// How the store is. An error if it cannot be used or cannot write at the moment; asking again
     /// is how a store that works again is noticed.
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>>;
+
+    /// Receipts with everything that hangs on them, in the order of their making, those after the
+    /// place `after` (0: from the beginning), at most `limit` and about [`crate::EXPORT_BYTES`].
+    fn export(&self, after: i64, limit: u32) -> BoxFuture<'_, Result<Part, Error>>;
+
+    /// Writes receipts of another store behind those that are there, in their order and in one
+    /// transaction. What is there already with the same content is left alone, so that an import
+    /// may be repeated. If anything is there with another content, nothing is changed.
+    ///
+    /// States, leases and times are written as they are: only for receipts whose own store takes
+    /// no more calls.
+    fn import(&self, rows: Vec<Whole>) -> BoxFuture<'_, Result<Result<Imported, Clash>, Error>>;
+
+    /// Counts everything there is. Reads all rows; takes as long as that does.
+    fn census(&self) -> BoxFuture<'_, Result<Census, Error>>;
+
+    /// Looks at where the store is kept: settings, versions, damage. May read all of it.
+    fn inspect(&self) -> BoxFuture<'_, Result<Inspection, Error>>;
 
     /// Which SQL application statements are written in.
     fn dialect(&self) -> Dialect;

@@ -7,8 +7,9 @@ use counterfoil_core::{
     Event, EventRecord, Identity, OperationId, Receipt, Timestamp, WorkspaceId,
 };
 use counterfoil_store::{
-    Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Completion, Dialect, Error, Fence,
-    Found, Health, Migration, Page, Query, ReadWork, Store, StoredReply, SweepPlan, Swept, Work,
+    Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Census, Clash, Completion, Dialect,
+    Error, Fence, Found, Health, Imported, Inspection, Migration, Page, Part, Query, ReadWork,
+    Store, StoredReply, SweepPlan, Swept, Whole, Work,
 };
 
 /// A step of a store.
@@ -33,6 +34,10 @@ pub enum Step {
     Note,
     SetNote,
     Health,
+    Export,
+    Import,
+    Census,
+    Inspect,
 }
 
 impl Step {
@@ -56,7 +61,8 @@ impl Step {
             | Self::Sweep
             | Self::Transact
             | Self::Migrate
-            | Self::SetNote => true,
+            | Self::SetNote
+            | Self::Import => true,
             Self::Find
             | Self::Get
             | Self::Question
@@ -64,7 +70,10 @@ impl Step {
             | Self::Events
             | Self::Read
             | Self::Note
-            | Self::Health => false,
+            | Self::Health
+            | Self::Export
+            | Self::Census
+            | Self::Inspect => false,
         }
     }
 }
@@ -221,7 +230,11 @@ impl<S: Store + ?Sized> FaultyStore<S> {
                 | Step::Migrate
                 | Step::Note
                 | Step::SetNote
-                | Step::Health => Fault::None,
+                | Step::Health
+                | Step::Export
+                | Step::Import
+                | Step::Census
+                | Step::Inspect => Fault::None,
             },
         };
         if fault != Fault::None {
@@ -503,6 +516,25 @@ impl<S: Store + ?Sized> Store for FaultyStore<S> {
 
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {
         Box::pin(self.reading(Step::Health, self.inner.health()))
+    }
+
+    fn export(&self, after: i64, limit: u32) -> BoxFuture<'_, Result<Part, Error>> {
+        Box::pin(self.reading(Step::Export, self.inner.export(after, limit)))
+    }
+
+    fn import(&self, rows: Vec<Whole>) -> BoxFuture<'_, Result<Result<Imported, Clash>, Error>> {
+        Box::pin(self.writing(Step::Import, move |store| {
+            let rows = rows.clone();
+            async move { store.import(rows).await }
+        }))
+    }
+
+    fn census(&self) -> BoxFuture<'_, Result<Census, Error>> {
+        Box::pin(self.reading(Step::Census, self.inner.census()))
+    }
+
+    fn inspect(&self) -> BoxFuture<'_, Result<Inspection, Error>> {
+        Box::pin(self.reading(Step::Inspect, self.inner.inspect()))
     }
 
     fn dialect(&self) -> Dialect {

@@ -21,6 +21,7 @@
 
 pub mod admission;
 pub mod atomic;
+pub mod copying;
 pub mod fence;
 pub mod identity;
 pub mod lease;
@@ -71,8 +72,8 @@ pub fn run<F: Future<Output = ()>>(subject: Subject, case: impl FnOnce(Subject) 
     runtime.block_on(case(subject));
 }
 
-/// Expands into one `#[test]` for each case, in a module `conformance`. The argument is an
-/// expression for a new, empty [`Subject`].
+/// Expands into one `#[test]` for each case, in the modules `conformance` and `copying`. The
+/// argument is an expression for a new, empty [`Subject`].
 #[macro_export]
 macro_rules! store_conformance {
     ($subject:expr) => {
@@ -180,6 +181,22 @@ macro_rules! store_conformance {
                 seeded_histories_agree_with_the_model,
             ];
         }
+        $crate::store_conformance! { @pairs $subject;
+            copying: [
+                a_copy_is_the_same_in_everything,
+                a_copy_agrees_with_the_model,
+                i2_a_copied_call_is_replayed,
+                i6_what_was_running_goes_on_or_lapses,
+                an_import_may_be_repeated,
+                an_import_cut_off_in_the_middle_goes_on,
+                two_imports_at_once_write_each_receipt_once,
+                a_conflicting_import_changes_nothing,
+                a_taken_key_is_not_taken_over,
+                a_sealed_reply_moves_as_it_is,
+                an_export_is_bounded,
+                a_census_counts_everything,
+            ];
+        }
     };
     (@cases $subject:expr; $($module:ident: [$($case:ident,)*];)*) => {
         mod conformance {
@@ -190,6 +207,18 @@ macro_rules! store_conformance {
                 fn $case() {
                     $crate::conformance::run($subject, $crate::conformance::$module::$case);
                 })*
+            })*
+        }
+    };
+    (@pairs $subject:expr; $module:ident: [$($case:ident,)*];) => {
+        mod $module {
+            #[allow(unused_imports, reason = "the subject's expression names what it needs")]
+            use super::*;
+            $(#[test]
+            fn $case() {
+                $crate::conformance::run($subject, |first| {
+                    $crate::conformance::$module::$case(first, $subject)
+                });
             })*
         }
     };

@@ -26,9 +26,15 @@ pub async fn seeded_histories_agree_with_the_model(subject: Subject) {
     let model: Arc<dyn Store> = Arc::new(MemoryStore::new());
     create_table(&*tested).await;
     create_table(&*model).await;
-    for seed in 0..HISTORIES {
+    run_histories([&tested, &model], HISTORIES).await;
+    assert_eq!(effects(&*tested, "n").await, effects(&*model, "n").await);
+}
+
+/// Runs seeded histories on two stores, which must agree at every step.
+pub(super) async fn run_histories(pair: [&Arc<dyn Store>; 2], histories: u64) {
+    for seed in 0..histories {
         let mut history = History {
-            pair: [Arc::clone(&tested), Arc::clone(&model)],
+            pair: pair.map(Arc::clone),
             seed,
             dice: Seeded::new(seed),
             now: START,
@@ -39,7 +45,6 @@ pub async fn seeded_histories_agree_with_the_model(subject: Subject) {
             history.step(step).await;
         }
     }
-    assert_eq!(effects(&*tested, "n").await, effects(&*model, "n").await);
 }
 
 struct History {

@@ -13,9 +13,9 @@ use counterfoil_core::{
 };
 use counterfoil_engine::Clock;
 use counterfoil_store::{
-    Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Completion, Dialect, Error, Failure,
-    Fence, Found, Health, Migration, Page, Query, ReadWork, Slot, Store, StoredReply, SweepPlan,
-    Swept, Watched, Work,
+    Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Census, Clash, Completion, Dialect,
+    Error, Failure, Fence, Found, Health, Imported, Inspection, Migration, Page, Part, Query,
+    ReadWork, Slot, Store, StoredReply, SweepPlan, Swept, Watched, Whole, Work, distinct,
 };
 use futures_util::FutureExt;
 use tokio::sync::Notify;
@@ -438,6 +438,36 @@ impl Store for MemoryStore {
                 queue_depth: 0,
                 slots_booked: self.slots.load(Ordering::SeqCst),
                 unresolved: u64::try_from(unresolved).unwrap_or(u64::MAX),
+            })
+        })
+    }
+
+    fn export(&self, after: i64, limit: u32) -> BoxFuture<'_, Result<Part, Error>> {
+        Box::pin(async move { Ok(self.lock().export(after, limit)) })
+    }
+
+    fn import(&self, rows: Vec<Whole>) -> BoxFuture<'_, Result<Result<Imported, Clash>, Error>> {
+        Box::pin(async move {
+            let imported = distinct(rows).and_then(|(rows, twice)| {
+                let imported = self.lock().import(rows)?;
+                Ok(Imported {
+                    same: imported.same + twice,
+                    ..imported
+                })
+            });
+            Ok(self.told(imported))
+        })
+    }
+
+    fn census(&self) -> BoxFuture<'_, Result<Census, Error>> {
+        Box::pin(async move { Ok(self.lock().census()) })
+    }
+
+    fn inspect(&self) -> BoxFuture<'_, Result<Inspection, Error>> {
+        Box::pin(async move {
+            Ok(Inspection {
+                facts: vec![("kind", "memory".to_owned())],
+                ..Inspection::default()
             })
         })
     }

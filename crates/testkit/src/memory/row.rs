@@ -1,5 +1,5 @@
 use counterfoil_core::{Decision, EventRecord, Receipt, State};
-use counterfoil_store::{Answer, Change, Fence, Found, StoredReply};
+use counterfoil_store::{Answer, Change, Fence, Found, StoredReply, Whole};
 
 /// A receipt with everything that hangs on it.
 #[derive(Clone, Debug)]
@@ -22,6 +22,33 @@ impl StoredRow {
         };
         row.write(change);
         row
+    }
+
+    /// The row of another store.
+    pub(super) fn of_whole(whole: Whole) -> Self {
+        let mut questions = Vec::new();
+        for (round, question) in whole.questions {
+            questions.resize(usize::from(round), None);
+            questions.push(Some(question));
+        }
+        Self {
+            receipt: whole.receipt,
+            reply: whole.result,
+            questions,
+            events: whole.events,
+        }
+    }
+
+    /// The row with everything that hangs on it.
+    pub(super) fn whole(&self) -> Whole {
+        let questions = (0..).zip(&self.questions);
+        let questions = questions.filter_map(|(round, stored)| Some((round, stored.clone()?)));
+        Whole {
+            receipt: self.receipt.clone(),
+            events: self.events.clone(),
+            result: self.reply.clone(),
+            questions: questions.collect(),
+        }
     }
 
     /// Writes what a step made of it.

@@ -4,8 +4,8 @@ use counterfoil_core::{
     Decision, Event, Identity, Kept, OperationId, Phase, Receipt, State, Timestamp,
 };
 use counterfoil_store::{
-    Admission, Admitted, Change, Completion, Cursor, Error, Fence, Granted, Page, Query, Slot,
-    SweepPlan, Swept, lapsed, recorded, renewed,
+    Admission, Admitted, Census, Change, Clash, Completion, Cursor, EXPORT_BYTES, Error, Fence,
+    Granted, Imported, Page, Part, Query, Slot, SweepPlan, Swept, Whole, lapsed, recorded, renewed,
 };
 
 use super::row::StoredRow;
@@ -202,6 +202,62 @@ impl Rows {
         Page {
             receipts,
             next: last.filter(|_| more),
+        }
+    }
+
+    pub(super) fn export(&self, after: i64, limit: u32) -> Part {
+        let limit = usize::try_from(limit.max(1)).unwrap_or(1);
+        let mut part = Part::default();
+        let mut bytes = 0;
+        for (id, row) in self.rows.range(after.saturating_add(1)..) {
+            let whole = row.whole();
+            bytes += whole.size();
+            part.rows.push(whole);
+            if bytes >= EXPORT_BYTES || part.rows.len() == limit {
+                part.next = Some(*id);
+                break;
+            }
+        }
+        part
+    }
+
+    pub(super) fn import(&mut self, brought: Vec<Whole>) -> Result<Imported, Clash> {
+        let mut new = Vec::new();
+        let mut same = 0;
+        let stands = |row: Option<&StoredRow>| row.map(|row| row.whole().portable());
+        for whole in brought {
+            let of_operation = stands(self.of_operation(whole.receipt.operation_id));
+            let of_identity = stands(self.of_identity(&whole.receipt.identity));
+            if whole.is_new(of_operation.as_ref(), of_identity.as_ref())? {
+                new.push(whole);
+            } else {
+                same += 1;
+            }
+        }
+        let imported = Imported {
+            new: u64::try_from(new.len()).unwrap_or(u64::MAX),
+            same,
+        };
+        for whole in new {
+            self.last_id += 1;
+            let receipt = &whole.receipt;
+            self.by_identity
+                .insert(receipt.identity.clone(), self.last_id);
+            self.by_operation.insert(receipt.operation_id, self.last_id);
+            self.rows.insert(self.last_id, StoredRow::of_whole(whole));
+        }
+        Ok(imported)
+    }
+
+    pub(super) fn census(&self) -> Census {
+        let count = |state: &State| {
+            let in_state = |row: &&StoredRow| row.receipt.status.state == *state;
+            u64::try_from(self.receipts().filter(in_state).count()).unwrap_or(u64::MAX)
+        };
+        let counted = State::all().map(|state| (state, count(&state)));
+        Census {
+            receipts: counted.filter(|(_, count)| *count > 0).collect(),
+            ..Census::default()
         }
     }
 

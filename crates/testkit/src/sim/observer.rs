@@ -6,8 +6,9 @@ use counterfoil_core::{
 };
 use counterfoil_engine::Clock as _;
 use counterfoil_store::{
-    Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Completion, Dialect, Error, Fence,
-    Found, Health, Migration, Page, Query, ReadWork, Store, StoredReply, SweepPlan, Swept, Work,
+    Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Census, Clash, Completion, Dialect,
+    Error, Fence, Found, Health, Imported, Inspection, Migration, Page, Part, Query, ReadWork,
+    Store, StoredReply, SweepPlan, Swept, Whole, Work,
 };
 
 use super::process::Life;
@@ -268,6 +269,27 @@ impl Store for Observer {
             self.life.checkpoint().await;
             self.memory().health().await
         })
+    }
+
+    fn export(&self, after: i64, limit: u32) -> BoxFuture<'_, Result<Part, Error>> {
+        self.memory().export(after, limit)
+    }
+
+    fn import(&self, rows: Vec<Whole>) -> BoxFuture<'_, Result<Result<Imported, Clash>, Error>> {
+        Box::pin(async move {
+            let imported = self.memory().import(rows).await;
+            self.trace(|| format!("  import: {imported:?}"));
+            self.judge_all();
+            imported
+        })
+    }
+
+    fn census(&self) -> BoxFuture<'_, Result<Census, Error>> {
+        self.memory().census()
+    }
+
+    fn inspect(&self) -> BoxFuture<'_, Result<Inspection, Error>> {
+        self.memory().inspect()
     }
 
     fn dialect(&self) -> Dialect {

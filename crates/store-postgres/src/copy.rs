@@ -1,0 +1,456 @@
+//! Whole receipts, out of the store and into it, and a look at the database they are in.
+
+use std::{collections::HashMap, time::Duration};
+
+use counterfoil_core::{EventRecord, OperationId, State, Timestamp};
+use counterfoil_store::{
+    Census, Clash, Damaged, EXPORT_BYTES, Error, Imported, Inspection, Part, StoredReply, Whole,
+};
+use tokio_postgres::{Row, types::Type};
+use uuid::Uuid;
+
+use crate::{
+    connect::{Parameter, Session, Text},
+    error::{Done, Fault, busy, corrupt},
+    rows::{
+        NAMED_COLUMNS, Stored, decode, decode_event, decode_reply, first_event, last_event,
+        locator_of, millis, named_columns, named_tables, parameters_of, reply_columns, uuid_of,
+    },
+    schema,
+    scopes::Scope,
+    shared::Shared,
+    write::{Boxed, Sent, Writes, collect},
+};
+
+/// How long one statement of a census may take.
+const CENSUS_TIMEOUT: &str = "SET LOCAL statement_timeout = '1h'";
+const CENSUS_LIMIT: Duration = Duration::from_secs(3600);
+/// How often an import looks again because somebody wrote one of its rows in between.
+const TRIES_MAX: u32 = 5;
+/// What a row of the log takes, about, in bytes.
+const EVENT_BYTES: i64 = 128;
+
+static PAGE: Text = Text {
+    sql: concat!(
+        "SELECT ",
+        named_columns!(),
+        ", coalesce((SELECT octet_length(body) FROM counterfoil_results WHERE receipt = r.id), 0) \
+         + coalesce((SELECT sum(octet_length(body)) FROM counterfoil_questions \
+                     WHERE receipt = r.id), 0)::bigint",
+        named_tables!(),
+        "WHERE r.id > $1 ORDER BY r.id LIMIT $2"
+    ),
+    types: &[Type::INT8, Type::INT8],
+};
+static STANDING: Text = Text {
+    sql: concat!(
+        "SELECT ",
+        named_columns!(),
+        named_tables!(),
+        "WHERE r.operation_id = ANY($1) OR r.locator = ANY($2)"
+    ),
+    types: &[Type::UUID_ARRAY, Type::UUID_ARRAY],
+};
+static RESULTS: Text = Text {
+    sql: concat!(
+        "SELECT a.receipt, ",
+        reply_columns!(),
+        " FROM counterfoil_results AS a WHERE a.receipt = ANY($1)"
+    ),
+    types: &[Type::INT8_ARRAY],
+};
+static QUESTIONS: Text = Text {
+    sql: concat!(
+        "SELECT a.receipt, a.round, ",
+        reply_columns!(),
+        " FROM counterfoil_questions AS a WHERE a.receipt = ANY($1) ORDER BY a.receipt, a.round"
+    ),
+    types: &[Type::INT8_ARRAY],
+};
+static EVENTS: Text = Text {
+    sql: "SELECT e.at, e.attempt, e.from_state, e.to_state, e.reason, e.evidence, e.id >> 20
+          FROM unnest($1, $2) AS t(first, last)
+          JOIN counterfoil_events AS e ON e.id BETWEEN t.first AND t.last
+          ORDER BY e.id",
+    types: &[Type::INT8_ARRAY, Type::INT8_ARRAY],
+};
+static IDS: Text = Text {
+    sql: "SELECT nextval('counterfoil_receipts_id_seq') FROM generate_series(1, $1)",
+    types: &[Type::INT8],
+};
+static INSERT: Text = Text {
+    sql: "INSERT INTO counterfoil_receipts(id, operation_id, scope, workspace, locator, token,
+            fingerprint, state, mode, kept, committed, version, event_count, attempts, round,
+            rounds, created_at, lease_until, hard_deadline, finished_at, replay_ms, tombstone_ms,
+            provider_ms, parameters, key)
+          SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
+            $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)
+          ON CONFLICT DO NOTHING",
+    types: &[
+        Type::INT8_ARRAY,
+        Type::UUID_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::UUID_ARRAY,
+        Type::UUID_ARRAY,
+        Type::BYTEA_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT2_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::BYTEA_ARRAY,
+        Type::INT4_ARRAY,
+        Type::BYTEA_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+    ],
+};
+static STATES: Text = Text {
+    sql: "SELECT state, count(*) FROM counterfoil_receipts GROUP BY state ORDER BY state",
+    types: &[],
+};
+static STRAYS: Text = Text {
+    sql: "SELECT
+            (SELECT count(*) FROM counterfoil_results AS a WHERE NOT EXISTS
+                (SELECT 1 FROM counterfoil_receipts AS r WHERE r.id = a.receipt)),
+            (SELECT count(*) FROM counterfoil_questions AS q WHERE NOT EXISTS
+                (SELECT 1 FROM counterfoil_receipts AS r WHERE r.id = q.receipt)),
+            (SELECT count(*) FROM counterfoil_events AS e WHERE NOT EXISTS
+                (SELECT 1 FROM counterfoil_receipts AS r WHERE r.id = e.id >> 20))",
+    types: &[],
+};
+static SETTINGS: Text = Text {
+    sql: "SELECT current_setting('server_version'), current_database()::text,
+            current_setting('fsync'), current_setting('synchronous_commit'),
+            current_setting('full_page_writes'),
+            coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false)",
+    types: &[],
+};
+
+/// The receipts after the place `after`, all of one state of the database.
+pub(crate) async fn export(
+    shared: &Shared,
+    session: &Session,
+    after: i64,
+    limit: u32,
+) -> Done<Part> {
+    session.begin_reading().await?;
+    let part = part(shared, session, after, limit).await;
+    session.rollback().await;
+    part
+}
+
+async fn part(shared: &Shared, session: &Session, after: i64, limit: u32) -> Done<Part> {
+    let limit = i64::from(limit.max(1));
+    let found = session.ask(&PAGE, &[&after, &limit]).await?;
+    let most = i64::try_from(EXPORT_BYTES).unwrap_or(i64::MAX);
+    let (mut bytes, mut count) = (0, 0);
+    let mut part = Part::default();
+    let mut readable = Vec::new();
+    for row in &found {
+        count += 1;
+        match read(shared, row) {
+            Ok(stored) => {
+                bytes += row.get::<_, i64>(NAMED_COLUMNS) + stored.event_count * EVENT_BYTES;
+                readable.push(stored);
+            }
+            Err(error) => part.damaged.push(damaged(row, error)?),
+        }
+        if bytes >= most || count == limit {
+            part.next = Some(row.get(0));
+            break;
+        }
+    }
+    let counts: Vec<i64> = readable.iter().map(|stored| stored.event_count).collect();
+    let wholes = wholes(session, readable).await?;
+    for (whole, event_count) in wholes.into_iter().zip(counts) {
+        if i64::try_from(whole.events.len()) == Ok(event_count) {
+            part.rows.push(whole);
+        } else {
+            part.damaged.push(Damaged {
+                operation_id: Some(whole.receipt.operation_id),
+                why: "its number of log rows is not that of its log".to_owned(),
+            });
+        }
+    }
+    Ok(part)
+}
+
+fn read(shared: &Shared, row: &Row) -> Result<Stored, Error> {
+    let stored = decode(row)?;
+    let scope = Scope {
+        id: row.get(1),
+        workspace: stored.workspace,
+    };
+    let locator = shared.locate(scope, &stored.receipt.identity);
+    if locator.id != locator_of(row) {
+        return Err(corrupt("locator, so that its key would not find it,"));
+    }
+    Ok(stored)
+}
+
+fn damaged(row: &Row, error: Error) -> Done<Damaged> {
+    let Error::Corrupt(why) = error else {
+        return Err(error.into());
+    };
+    let operation_id: Uuid = row.get(4);
+    Ok(Damaged {
+        operation_id: Some(OperationId::from_bytes(operation_id.into_bytes())),
+        why,
+    })
+}
+
+/// Receipts with everything that hangs on them.
+async fn wholes(session: &Session, rows: Vec<Stored>) -> Done<Vec<Whole>> {
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<i64> = rows.iter().map(|stored| stored.id).collect();
+    let first: Vec<i64> = ids.iter().copied().map(first_event).collect();
+    let last: Vec<i64> = ids.iter().copied().map(last_event).collect();
+    let mut results: HashMap<i64, StoredReply> = HashMap::new();
+    for row in session.ask(&RESULTS, &[&ids]).await? {
+        results.extend(decode_reply(&row, 1)?.map(|reply| (row.get(0), reply)));
+    }
+    let mut questions: HashMap<i64, Vec<(u16, StoredReply)>> = HashMap::new();
+    for row in session.ask(&QUESTIONS, &[&ids]).await? {
+        let round = u16::try_from(row.get::<_, i32>(1)).map_err(|_| corrupt("round"))?;
+        let of_receipt = questions.entry(row.get(0)).or_default();
+        of_receipt.extend(decode_reply(&row, 2)?.map(|reply| (round, reply)));
+    }
+    let mut events: HashMap<i64, Vec<EventRecord>> = HashMap::new();
+    for row in session.ask(&EVENTS, &[&first, &last]).await? {
+        let of_receipt = events.entry(row.get(6)).or_default();
+        of_receipt.push(decode_event(&row)?);
+    }
+    let whole = |stored: Stored| Whole {
+        events: events.remove(&stored.id).unwrap_or_default(),
+        result: results.remove(&stored.id),
+        questions: questions.remove(&stored.id).unwrap_or_default(),
+        receipt: stored.receipt,
+    };
+    Ok(rows.into_iter().map(whole).collect())
+}
+
+/// Writes what is not there yet of `brought`, of which each is in its portable form and none is
+/// there twice. May be run again if its commit is in doubt.
+pub(crate) async fn import(
+    shared: &Shared,
+    session: &Session,
+    brought: &[Whole],
+) -> Done<Result<Imported, Clash>> {
+    let identities: Vec<_> = brought
+        .iter()
+        .map(|whole| &whole.receipt.identity)
+        .collect();
+    let scopes = shared.scopes.all(session, &identities).await?;
+    for _ in 0..TRIES_MAX {
+        session.begin().await?;
+        match on(shared, session, brought, &scopes).await {
+            Ok(Ended::Committed(imported)) => return Ok(Ok(imported)),
+            Ok(Ended::Clashes(clash)) => {
+                session.rollback().await;
+                return Ok(Err(clash));
+            }
+            Ok(Ended::Overtaken) => session.rollback().await,
+            Err(fault) => {
+                session.rollback().await;
+                return Err(fault);
+            }
+        }
+    }
+    Err(Fault::Said(busy()))
+}
+
+/// How one try of an import ended.
+enum Ended {
+    Committed(Imported),
+    Clashes(Clash),
+    /// Somebody wrote one of the rows after it was looked for.
+    Overtaken,
+}
+
+async fn on(
+    shared: &Shared,
+    session: &Session,
+    brought: &[Whole],
+    scopes: &[Scope],
+) -> Done<Ended> {
+    let operations = collect(brought, |whole| uuid_of(whole.receipt.operation_id));
+    let locators = collect(brought.iter().zip(scopes), |(whole, scope)| {
+        shared.locate(*scope, &whole.receipt.identity).id
+    });
+    let found = session.ask(&STANDING, &[&operations, &locators]).await?;
+    let stored: Result<Vec<Stored>, Error> = found.iter().map(decode).collect();
+    let standing: Vec<Whole> = wholes(session, stored?)
+        .await?
+        .into_iter()
+        .map(Whole::portable)
+        .collect();
+    let by_operation: HashMap<_, _> = standing
+        .iter()
+        .map(|whole| (whole.receipt.operation_id, whole))
+        .collect();
+    let by_identity: HashMap<_, _> = standing
+        .iter()
+        .map(|whole| (&whole.receipt.identity, whole))
+        .collect();
+    let mut imported = Imported::default();
+    let mut new = Vec::new();
+    for (index, whole) in brought.iter().enumerate() {
+        let receipt = &whole.receipt;
+        let of_operation = by_operation.get(&receipt.operation_id).copied();
+        let of_identity = by_identity.get(&receipt.identity).copied();
+        match whole.is_new(of_operation, of_identity) {
+            Ok(true) => new.push((whole, scopes[index], locators[index])),
+            Ok(false) => imported.same += 1,
+            Err(clash) => return Ok(Ended::Clashes(clash)),
+        }
+    }
+    if new.is_empty() {
+        session.commit().await?;
+        return Ok(Ended::Committed(imported));
+    }
+    let count = i64::try_from(new.len()).unwrap_or(i64::MAX);
+    let rows = session.ask(&IDS, &[&count]).await?;
+    let mut ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    // The order of the list is that of the ids.
+    ids.sort_unstable();
+    let columns = columns(&ids, &new);
+    let columns: Vec<Parameter<'_>> = columns
+        .iter()
+        .map(|column| &**column as Parameter<'_>)
+        .collect();
+    if session.tell(&INSERT, &columns).await? != new.len() as u64 {
+        return Ok(Ended::Overtaken);
+    }
+    let mut writes = Writes::default();
+    for (id, (whole, scope, _)) in ids.into_iter().zip(&new) {
+        writes.bring(id, *scope, whole);
+        imported.new += 1;
+    }
+    let flight = writes.ready(session).await?;
+    match flight.send(session, "", true).await {
+        Sent::Done => {
+            shared.tally.add(&writes.unresolved);
+            Ok(Ended::Committed(imported))
+        }
+        Sent::Refused(fault) => Err(fault),
+        Sent::InDoubt(why) => Err(Fault::Lost(why)),
+    }
+}
+
+fn columns<'a>(ids: &[i64], new: &'a [(&'a Whole, Scope, Uuid)]) -> Vec<Boxed<'a>> {
+    let receipts = || new.iter().map(|(whole, ..)| &whole.receipt);
+    let events = |whole: &Whole| i64::try_from(whole.events.len()).unwrap_or(i64::MAX);
+    let uuid = Uuid::from_bytes;
+    vec![
+        Box::new(ids.to_vec()),
+        Box::new(collect(receipts(), |r| uuid_of(r.operation_id))),
+        Box::new(collect(new, |(_, scope, _)| scope.id)),
+        Box::new(collect(new, |(_, scope, _)| scope.workspace)),
+        Box::new(collect(new, |(.., locator)| *locator)),
+        Box::new(collect(receipts(), |r| uuid(r.token.to_bytes()))),
+        Box::new(collect(receipts(), |r| r.fingerprint.to_bytes().to_vec())),
+        Box::new(collect(receipts(), |r| i16::from(r.status.state.to_byte()))),
+        Box::new(collect(receipts(), |r| i16::from(r.mode.to_byte()))),
+        Box::new(collect(receipts(), |r| i16::from(r.kept.to_byte()))),
+        Box::new(collect(receipts(), |r| r.status.committed)),
+        Box::new(collect(receipts(), |r| i64::from(r.version))),
+        Box::new(collect(new, |(whole, ..)| events(whole))),
+        Box::new(collect(receipts(), |r| r.status.attempts.to_bytes())),
+        Box::new(collect(receipts(), |r| i32::from(r.status.round))),
+        Box::new(collect(receipts(), |r| r.rounds.as_flattened().to_vec())),
+        Box::new(collect(receipts(), |r| r.created_at.as_millis())),
+        Box::new(collect(receipts(), |r| r.lease_until.as_millis())),
+        Box::new(collect(receipts(), |r| r.hard_deadline.as_millis())),
+        Box::new(collect(receipts(), |r| {
+            r.finished_at.map(Timestamp::as_millis)
+        })),
+        Box::new(collect(receipts(), |r| millis(r.retention.replay_for))),
+        Box::new(collect(receipts(), |r| millis(r.retention.tombstone_for))),
+        Box::new(collect(receipts(), |r| millis(r.provider_window))),
+        Box::new(collect(receipts(), |r| parameters_of(&r.identity))),
+        Box::new(collect(receipts(), |r| r.identity.key.as_str().to_owned())),
+    ]
+}
+
+/// Counts everything there is.
+pub(crate) async fn census(session: &Session) -> Done<Census> {
+    session.begin_reading().await?;
+    let counted = count(session).await;
+    session.rollback().await;
+    counted
+}
+
+async fn count(session: &Session) -> Done<Census> {
+    session.run(CENSUS_TIMEOUT).await?;
+    let number = |row: &Row, column: usize| {
+        let count: i64 = row.get(column);
+        u64::try_from(count).unwrap_or_default()
+    };
+    let mut census = Census::default();
+    for row in session.ask_for(CENSUS_LIMIT, &STATES, &[]).await? {
+        let state = u8::try_from(row.get::<_, i16>(0)).ok();
+        match state.and_then(State::from_byte) {
+            Some(state) => census.receipts.push((state, number(&row, 1))),
+            None => census.impossible += number(&row, 1),
+        }
+    }
+    let strays = session.ask_for(CENSUS_LIMIT, &STRAYS, &[]).await?;
+    let row = strays.first().ok_or(Fault::Said(corrupt("count")))?;
+    census.stray_results = number(row, 0);
+    census.stray_questions = number(row, 1);
+    census.stray_events = number(row, 2);
+    Ok(census)
+}
+
+/// Looks at the database.
+pub(crate) async fn inspect(session: &Session) -> Done<Inspection> {
+    let rows = session.ask(&SETTINGS, &[]).await?;
+    let row = rows.first().ok_or(Fault::Said(corrupt("setting")))?;
+    let (fsync, commit, pages): (String, String, String) = (row.get(2), row.get(3), row.get(4));
+    let mut inspection = Inspection::default();
+    if fsync == "off" {
+        inspection.warnings.push(
+            "fsync is off: a crash of the database's machine can lose what was acknowledged; \
+             set fsync = on"
+                .to_owned(),
+        );
+    }
+    if commit == "off" {
+        inspection.warnings.push(
+            "synchronous_commit is off: a crash of the database can lose what was acknowledged; \
+             set synchronous_commit = on"
+                .to_owned(),
+        );
+    }
+    if pages == "off" {
+        inspection.warnings.push(
+            "full_page_writes is off: a crash of the database's machine can damage its files; \
+             set full_page_writes = on"
+                .to_owned(),
+        );
+    }
+    let schema = schema::version(session, schema::STORE).await?;
+    inspection.facts = vec![
+        ("kind", "PostgreSQL".to_owned()),
+        ("version", row.get(0)),
+        ("schema", schema.to_string()),
+        ("database", row.get(1)),
+        ("tls", if row.get(5) { "on" } else { "off" }.to_owned()),
+        ("fsync", fsync),
+        ("synchronous_commit", commit),
+        ("full_page_writes", pages),
+    ];
+    Ok(inspection)
+}
