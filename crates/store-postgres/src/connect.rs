@@ -43,7 +43,9 @@ pub(crate) type Parameter<'a> = &'a (dyn ToSql + Sync);
 const PREPARED_MAX: usize = 256;
 /// How much longer than the database's own time-out an answer may take. A host that is frozen, or a
 /// way that swallows everything, never says that a time-out has struck.
-const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = SECOND;
+/// The kernel counts the seconds between its probes, and refuses none at all.
+const SECOND: Duration = Duration::from_secs(1);
 /// Each statement sees what was committed before it, whatever the database's default is.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
@@ -89,8 +91,8 @@ impl Connector {
             .connect_timeout(options.patience)
             .tcp_user_timeout(timeout)
             .keepalives(true)
-            .keepalives_idle(timeout / 2)
-            .keepalives_interval(timeout / 4)
+            .keepalives_idle((timeout / 2).max(SECOND))
+            .keepalives_interval((timeout / 4).max(SECOND))
             .keepalives_retries(2);
         if config.get_application_name().is_none() {
             config.application_name("counterfoil");
