@@ -9,6 +9,9 @@
 )]
 
 mod admission;
+mod attempts;
 mod conformance;
+mod handlers;
 mod scene;
+mod unknown;
 mod workspaces;
