@@ -3,14 +3,18 @@
 //!
 //! ```text
 //! cargo run -p counterfoil-mcp --example fixture -- 8931 [--meta-prefix assay] [--data FILE]
+//!     [--store postgres://…|memory] [--effects FILE]
 //! ```
 //!
 //! Serves `http://127.0.0.1:8931/mcp` for one fixed caller, without credentials. Without `--data`
-//! its database is a temporary file.
+//! and `--store` its database is a temporary file. `--effects` names the file that the tool
+//! `append` writes to.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::{io::Write as _, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    fs::OpenOptions, io::Write as _, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration,
+};
 
 use counterfoil_core::{Policy, PrincipalId, WorkspaceId};
 use counterfoil_engine::{
@@ -20,7 +24,9 @@ use counterfoil_engine::{
 use counterfoil_mcp::{
     AuthError, Authenticate, Ending, Endpoint, HttpOptions, Output, Tool, ToolError,
 };
+use counterfoil_postgres::PostgresStore;
 use counterfoil_sqlite::{Options, SqliteStore};
+use counterfoil_testkit::MemoryStore;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
@@ -177,9 +183,11 @@ async fn effect(store: &dyn Store, label: String) -> Result<i64, ToolError> {
         Box::pin(async move {
             let insert = "INSERT INTO fixture_effects (label) VALUES ($1)";
             tx.execute(insert, &[Sql::from(label.as_str())]).await?;
-            let count = "SELECT count(*) FROM fixture_effects WHERE label = $1";
-            let rows = tx.query(count, &[Sql::from(label.as_str())]).await?;
-            rows[0].int(0)
+            // Counted here: the memory store keeps rows and knows no `count`.
+            let list = "SELECT label FROM fixture_effects WHERE label = $1";
+            let rows = tx.query(list, &[Sql::from(label.as_str())]).await?;
+            let same = rows.iter().filter(|row| row.text(0) == Ok(label.as_str()));
+            Ok(i64::try_from(same.count()).unwrap_or(i64::MAX))
         })
     });
     counted
@@ -263,6 +271,37 @@ fn troublesome_tools(store: &Arc<dyn Store>) -> Vec<Tool> {
     ]
 }
 
+/// An upstream of its own, as it were: its effects are lines of a file that no database knows of.
+fn appending_tool(effects: PathBuf) -> Tool {
+    Tool::guarded(
+        "append",
+        "Appends a line to a file, then sleeps for some milliseconds.",
+        json!({
+            "type": "object",
+            "properties": {
+                "label": {"type": "string"},
+                "ms": {"type": "integer", "minimum": 0, "maximum": 600_000},
+            },
+            "required": ["label", "ms"],
+        }),
+        Operation::new(1, Policy::default()).unwrap(),
+        move |request, _| {
+            let effects = effects.clone();
+            async move {
+                let line = format!("{}\n", label(&request.arguments));
+                let mut options = OpenOptions::new();
+                let file = options.create(true).append(true).open(&effects);
+                if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
+                    panic!("{}: {error}", effects.display());
+                }
+                let ms = request.arguments["ms"].as_u64().unwrap_or_default();
+                tokio::time::sleep(Duration::from_millis(ms)).await;
+                Ending::Done(json!({"line": line.trim_end()}).into())
+            }
+        },
+    )
+}
+
 #[tokio::main]
 async fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -273,21 +312,37 @@ async fn main() {
     let folder = tempfile::tempdir().unwrap();
     let mut data = folder.path().join("fixture.db");
     let mut prefix = "dev.counterfoil".to_owned();
+    let mut address = None;
+    let mut effects = None;
     while let Some(flag) = arguments.next() {
         let value = arguments.next().expect("every flag has a value");
         match flag.as_str() {
             "--meta-prefix" => prefix = value,
             "--data" => data = value.into(),
-            _ => panic!("unknown flag {flag}; there are --meta-prefix and --data"),
+            "--store" => address = Some(value),
+            "--effects" => effects = Some(PathBuf::from(value)),
+            _ => panic!(
+                "unknown flag {flag}; there are --meta-prefix, --data, --store and --effects"
+            ),
         }
     }
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(data, Options::default()).unwrap());
+    let store: Arc<dyn Store> = match address.as_deref() {
+        None => Arc::new(SqliteStore::open(data, Options::default()).unwrap()),
+        Some("memory") => Arc::new(MemoryStore::new()),
+        Some(url) => Arc::new(PostgresStore::open(url, Default::default()).await.unwrap()),
+    };
     store.migrate("fixture", &[EFFECTS]).await.unwrap();
-    let endpoint = Endpoint::builder(Engine::new(Arc::clone(&store)))
+    let engine = Engine::new(Arc::clone(&store));
+    tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.maintain().await }
+    });
+    let endpoint = Endpoint::builder(engine)
         .server("counterfoil-fixture", env!("CARGO_PKG_VERSION"))
         .meta_prefix(&prefix)
         .tools(conformance_tools())
         .tools(troublesome_tools(&store))
+        .tools(effects.map(appending_tool))
         .build()
         .unwrap();
     let router = endpoint

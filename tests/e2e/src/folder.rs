@@ -1,22 +1,82 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
+use counterfoil_test_postgres::{self as postgres, Database};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::binary::built;
+use crate::outside::Outside;
 use crate::server::Server;
 
-/// A temporary folder: the data folder is inside, and so is what the server printed.
+/// Where a test keeps its receipts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// In a file of the data folder.
+    Sqlite,
+    /// In a PostgreSQL database of its own.
+    Postgres,
+    /// In the memory of the fixture server. The product has no such store.
+    Memory,
+}
+
+/// A PostgreSQL database, and its server if that is nobody else's.
+pub struct Base {
+    /// Before its server, so that it is dropped first.
+    database: Database,
+    server: Option<postgres::Server>,
+}
+
+/// A temporary folder: the data folder is inside, and so is what the server printed. With
+/// PostgreSQL the receipts are in a database, and the folder is one machine's.
 pub struct Folder {
     root: PathBuf,
     _temporary: Option<TempDir>,
+    base: Option<Arc<Base>>,
+    store: Store,
 }
 
-impl Default for Folder {
-    fn default() -> Self {
-        Self::new()
+impl Base {
+    /// A new database on the server that all tests share.
+    ///
+    /// # Panics
+    /// If there is no such server, or it refuses.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            database: Database::new(),
+            server: None,
+        })
+    }
+
+    /// A new database on a server of its own, which may be stopped.
+    ///
+    /// # Panics
+    /// If the server does not start.
+    #[must_use]
+    pub fn with_server() -> Arc<Self> {
+        let server = postgres::Server::start();
+        Arc::new(Self {
+            database: Database::on(&server),
+            server: Some(server),
+        })
+    }
+
+    /// The database.
+    #[must_use]
+    pub const fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// The server that is this database's alone.
+    ///
+    /// # Panics
+    /// If it is shared.
+    #[must_use]
+    pub const fn server(&self) -> &postgres::Server {
+        self.server.as_ref().expect("a server of its own")
     }
 }
 
@@ -26,20 +86,74 @@ impl Folder {
     /// # Panics
     /// If there is no place for it.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(store: Store) -> Self {
+        match store {
+            Store::Sqlite | Store::Memory => Self::somewhere(store, None),
+            Store::Postgres => Self::on(&Base::new()),
+        }
+    }
+
+    /// The folder of one more machine, whose receipts are in this database.
+    ///
+    /// # Panics
+    /// If there is no place for it.
+    #[must_use]
+    pub fn on(base: &Arc<Base>) -> Self {
+        Self::somewhere(Store::Postgres, Some(Arc::clone(base)))
+    }
+
+    fn somewhere(store: Store, base: Option<Arc<Base>>) -> Self {
         let temporary = TempDir::new().expect("a temporary folder");
         Self {
             root: temporary.path().to_path_buf(),
             _temporary: Some(temporary),
+            base,
+            store,
         }
     }
 
-    /// One whose data lies in a place that somebody else made.
+    /// One whose data, SQLite's file among it, lies in a place that somebody else made.
     #[must_use]
     pub fn at(root: PathBuf) -> Self {
         Self {
             root,
             _temporary: None,
+            base: None,
+            store: Store::Sqlite,
+        }
+    }
+
+    /// Which store it is for.
+    #[must_use]
+    pub const fn store(&self) -> Store {
+        self.store
+    }
+
+    /// Where its receipts are, if they are in PostgreSQL.
+    #[must_use]
+    pub fn base(&self) -> Option<&Arc<Base>> {
+        self.base.as_ref()
+    }
+
+    /// The words that tell the program where things are.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let mut words = vec!["--data".to_owned(), self.path().display().to_string()];
+        if let Some(base) = &self.base {
+            words.extend(["--store".to_owned(), base.database.url().to_owned()]);
+        }
+        words
+    }
+
+    /// A look into the database from outside.
+    ///
+    /// # Panics
+    /// If there is no database yet.
+    #[must_use]
+    pub fn outside(&self) -> Outside {
+        match &self.base {
+            None => Outside::sqlite(&self.database()),
+            Some(base) => Outside::Postgres(Arc::clone(base)),
         }
     }
 
@@ -72,7 +186,8 @@ impl Folder {
     /// If the program does not start.
     #[must_use]
     pub fn launch_at(&self, data: &Path) -> Server {
-        Server::launch_on(data, &self.root, &[])
+        let words = ["--data".to_owned(), data.display().to_string()];
+        Server::launch_on(&words, &self.root, &[])
     }
 
     /// Writes a configuration file and hands back its path.
@@ -100,19 +215,32 @@ impl Folder {
             .expect("a database in the data folder")
     }
 
-    /// Every byte of every file of the data folder but the agent key's.
+    /// Every byte of every file of the data folder but the agent key's, and of the database's own
+    /// server: tables, write-ahead log and what it prints.
     ///
     /// # Panics
     /// If a file cannot be read.
     #[must_use]
     pub fn bytes(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        let entries = fs::read_dir(self.path()).expect("the data folder is there");
-        entries
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| path.is_file() && !path.ends_with("agent-key"))
-            .map(|path| (path.clone(), fs::read(&path).expect("a readable file")))
-            .collect()
+        let mut folders = vec![self.path()];
+        if let Some(base) = &self.base {
+            base.database.psql("CHECKPOINT");
+            folders.push(base.server().folder().to_path_buf());
+        }
+        let mut found = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).expect("a readable folder").flatten() {
+                let path = entry.path();
+                let kind = entry.file_type().expect("a kind of file");
+                if kind.is_dir() {
+                    folders.push(path);
+                } else if kind.is_file() && !path.ends_with("agent-key") {
+                    // What a running server removes meanwhile is no longer there.
+                    found.extend(fs::read(&path).ok().map(|bytes| (path, bytes)));
+                }
+            }
+        }
+        found
     }
 
     /// Runs the binary's command line on this folder, to its end.
@@ -122,7 +250,7 @@ impl Folder {
     #[must_use]
     pub fn run(&self, words: &[&str]) -> Output {
         let mut command = Command::new(built());
-        command.args(words).arg("--data").arg(self.path());
+        command.args(words).args(self.words());
         crate::server::clean(&mut command);
         command
             .stdin(Stdio::null())

@@ -14,14 +14,16 @@ mod binary;
 mod folder;
 mod http;
 mod mcp;
+mod outside;
 mod random;
 mod server;
 mod wait;
 
 pub use binary::{built, clients, fixture};
-pub use folder::Folder;
+pub use folder::{Base, Folder, Store};
 pub use http::{Http, Reply, Request};
 pub use mcp::{Mcp, Said};
+pub use outside::{Lock, Outside};
 pub use random::Random;
 pub use server::{Fixture, Server};
 pub use wait::until;

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::binary::{built, fixture};
-use crate::folder::Folder;
+use crate::folder::{Folder, Store};
 use crate::http::Http;
 use crate::mcp::Mcp;
 use crate::wait::until;
@@ -51,12 +51,7 @@ impl Server {
     #[must_use]
     pub fn with(folder: &Folder, more: &[&str]) -> Self {
         let mut server = Self::launch(folder, more);
-        until("the server is ready", START, || {
-            if let Some(status) = server.process.child.try_wait().expect("a child") {
-                panic!("the server ended: {status}\n{}", server.printed());
-            }
-            server.is_ready().then_some(())
-        });
+        server.wait_until_ready();
         server.key = folder.key();
         server
     }
@@ -67,17 +62,54 @@ impl Server {
     /// If the program does not start.
     #[must_use]
     pub fn launch(folder: &Folder, more: &[&str]) -> Self {
-        Self::launch_on(&folder.path(), folder.root(), more)
+        Self::launch_on(&folder.words(), folder.root(), more)
     }
 
-    pub(crate) fn launch_on(data: &Path, around: &Path, more: &[&str]) -> Self {
-        let address = free_address();
+    /// The same on a machine whose clock is wrong by `seconds`. `None`, and a line that says so,
+    /// where clocks cannot be shifted (Debian's package `faketime` does it).
+    ///
+    /// # Panics
+    /// If the program does not start.
+    #[must_use]
+    pub fn launch_off_by(folder: &Folder, seconds: i64, more: &[&str]) -> Option<Self> {
         let mut command = Command::new(built());
+        shift_clock(&mut command, seconds)?;
+        let (words, root) = (folder.words(), folder.root());
+        Some(Self::launch_as(command, &words, root, more))
+    }
+
+    /// Waits until it accepts calls.
+    ///
+    /// # Panics
+    /// If it does not, or ends.
+    pub fn wait_until_ready(&mut self) {
+        until("the server is ready", START, || {
+            if let Some(status) = self.process.child.try_wait().expect("a child") {
+                panic!("the server ended: {status}\n{}", self.printed());
+            }
+            self.is_ready().then_some(())
+        });
+    }
+
+    /// Whether it has ended by itself.
+    ///
+    /// # Panics
+    /// If the system does not tell.
+    #[must_use]
+    pub fn has_ended(&mut self) -> bool {
+        self.process.child.try_wait().expect("a child").is_some()
+    }
+
+    pub(crate) fn launch_on(place: &[String], around: &Path, more: &[&str]) -> Self {
+        Self::launch_as(Command::new(built()), place, around, more)
+    }
+
+    fn launch_as(mut command: Command, place: &[String], around: &Path, more: &[&str]) -> Self {
+        let address = free_address();
         command
             .arg("serve")
             .args(["--listen", &address.to_string()])
-            .arg("--data")
-            .arg(data)
+            .args(place)
             .args(more)
             .current_dir(around);
         let process = Process::start(command, address, around);
@@ -188,23 +220,79 @@ impl Server {
 }
 
 impl Fixture {
-    /// Starts it.
+    /// Starts it on the folder's store, and waits until it listens.
     ///
     /// # Panics
     /// If it does not listen in time.
     #[must_use]
     pub fn start(folder: &Folder, more: &[&str]) -> Self {
-        let address = free_address();
+        let mut fixture = Self::launch(folder, more);
+        fixture.wait_until_up();
+        fixture
+    }
+
+    /// The same on a machine whose clock is wrong by `seconds`; as [`Server::launch_off_by`].
+    ///
+    /// # Panics
+    /// If it does not listen in time.
+    #[must_use]
+    pub fn start_off_by(folder: &Folder, seconds: i64, more: &[&str]) -> Option<Self> {
         let mut command = Command::new(fixture());
-        command.arg(address.port().to_string()).args(more);
-        let mut process = Process::start(command, address, folder.root());
+        shift_clock(&mut command, seconds)?;
+        let mut fixture = Self::launch_as(command, folder, more);
+        fixture.wait_until_up();
+        Some(fixture)
+    }
+
+    fn wait_until_up(&mut self) {
         until("the fixture listens", START, || {
-            if let Some(status) = process.child.try_wait().expect("a child") {
-                panic!("the fixture ended: {status}\n{}", process.printed());
-            }
-            std::net::TcpStream::connect(address).ok()
+            assert!(
+                !self.has_ended(),
+                "the fixture ended:\n{}",
+                self.process.printed()
+            );
+            std::net::TcpStream::connect(self.process.address).ok()
         });
+    }
+
+    /// Starts it and waits for nothing.
+    ///
+    /// # Panics
+    /// If the program does not start.
+    #[must_use]
+    pub fn launch(folder: &Folder, more: &[&str]) -> Self {
+        Self::launch_as(Command::new(fixture()), folder, more)
+    }
+
+    fn launch_as(mut command: Command, folder: &Folder, more: &[&str]) -> Self {
+        let address = free_address();
+        command.arg(address.port().to_string()).args(more);
+        match folder.store() {
+            Store::Sqlite => {}
+            Store::Memory => {
+                command.args(["--store", "memory"]);
+            }
+            Store::Postgres => {
+                let base = folder.base().expect("a database");
+                command.args(["--store", base.database().url()]);
+            }
+        }
+        let process = Process::start(command, address, folder.root());
         Self { process }
+    }
+
+    /// Whether it has ended by itself.
+    ///
+    /// # Panics
+    /// If the system does not tell.
+    #[must_use]
+    pub fn has_ended(&mut self) -> bool {
+        self.process.child.try_wait().expect("a child").is_some()
+    }
+
+    /// Ends it as a power cut would.
+    pub fn kill(mut self) {
+        self.process.end();
     }
 
     /// A client of it; it asks for no credential.
@@ -281,6 +369,23 @@ pub(crate) fn clean(command: &mut Command) {
         }
     }
     command.env_remove("RUST_LOG");
+}
+
+/// Shifts the wall clock of a program, and nothing but that.
+fn shift_clock(command: &mut Command, seconds: i64) -> Option<()> {
+    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let library = folders
+        .map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"))
+        .find(|path| path.is_file());
+    let Some(library) = library else {
+        println!("SKIPPED: libfaketime is not here");
+        return None;
+    };
+    command
+        .env("LD_PRELOAD", library)
+        .env("FAKETIME", format!("{seconds:+}"))
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    Some(())
 }
 
 /// A loopback address on which nobody listens now.

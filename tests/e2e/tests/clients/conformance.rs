@@ -5,10 +5,11 @@ use std::path::Path;
 
 use counterfoil_e2e::{Fixture, Folder};
 
+use crate::STORE;
 use crate::installed::conformance;
 
 fn revision(name: &str) {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let fixture = Fixture::start(&folder, &[]);
     let expected = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join(format!("conformance/expected-failures-{name}.yml"));

@@ -5,6 +5,8 @@ use std::process::{Command, Stdio};
 use counterfoil_e2e::{Folder, Server};
 use serde_json::{Value, json};
 
+use crate::STORE;
+
 /// Status, whether it is a replay, and the body.
 fn curl(words: &[&str]) -> (String, String, Vec<u8>) {
     let done = Command::new("curl")
@@ -27,7 +29,7 @@ fn curl(words: &[&str]) -> (String, String, Vec<u8>) {
 
 #[test]
 fn curl_creates_replays_and_conflicts_over_rest() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let url = format!("http://{}/api/v1/notes", server.address());
     let bearer = format!("Authorization: Bearer {}", folder.key());
@@ -60,7 +62,7 @@ fn curl_creates_replays_and_conflicts_over_rest() {
 
 #[test]
 fn curl_calls_a_tool_over_mcp() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let url = format!("http://{}/mcp", server.address());
     let bearer = format!("Authorization: Bearer {}", folder.key());

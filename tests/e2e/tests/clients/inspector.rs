@@ -5,6 +5,7 @@ use std::process::Output;
 use counterfoil_e2e::{Folder, Server, built};
 use serde_json::{Value, json};
 
+use crate::STORE;
 use crate::flow::same_note;
 use crate::installed::inspector;
 
@@ -63,7 +64,7 @@ fn through(folder: &Folder, target: &[&str]) {
 #[test]
 fn inspector_over_http_in_both_eras() {
     for era in ["modern", "legacy"] {
-        let folder = Folder::new();
+        let folder = Folder::new(STORE);
         let server = Server::start(&folder);
         let url = format!("http://{}/mcp", server.address());
         let key = format!("Authorization: Bearer {}", folder.key());
@@ -78,9 +79,11 @@ fn inspector_over_http_in_both_eras() {
 
 #[test]
 fn inspector_over_stdio() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     Server::start(&folder).stop();
     let binary = built().display().to_string();
-    let data = folder.path().display().to_string();
-    through(&folder, &[&binary, "mcp", "--stdio", "--data", &data]);
+    let place = folder.words();
+    let mut words = vec![binary.as_str(), "mcp", "--stdio"];
+    words.extend(place.iter().map(String::as_str));
+    through(&folder, &words);
 }

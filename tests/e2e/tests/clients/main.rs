@@ -1,5 +1,5 @@
 //! Real clients against the real binary: what the SDKs, the inspector and curl make of it, over
-//! HTTP and over stdio. `cargo xtask test` installs them.
+//! HTTP and over stdio. On SQLite. `cargo xtask test` installs them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,3 +15,7 @@ mod inspector;
 mod installed;
 mod sdks;
 mod seed_004;
+
+use counterfoil_e2e::Store;
+
+const STORE: Store = Store::Sqlite;

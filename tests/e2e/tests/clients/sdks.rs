@@ -3,13 +3,21 @@
 use counterfoil_e2e::{Folder, Server, built};
 use serde_json::{Value, json};
 
+use crate::STORE;
 use crate::flow;
 use crate::installed::{Outcomes, python, typescript};
+
+/// The command that serves one client.
+fn stdio(folder: &Folder) -> Value {
+    let mut words = vec![json!(built()), json!("mcp"), json!("--stdio")];
+    words.extend(folder.words().into_iter().map(Value::from));
+    Value::Array(words)
+}
 
 /// Through HTTP, then through stdio, each on fresh data.
 fn through_both(run: fn(&Value) -> Outcomes, job: &Value, modern: bool) {
     let mut job = job.clone();
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     job["calls"] = flow::calls("key");
     job["url"] = json!(format!("http://{}/mcp", server.address()));
@@ -18,12 +26,12 @@ fn through_both(run: fn(&Value) -> Outcomes, job: &Value, modern: bool) {
     assert_eq!(server.http().notes().len(), flow::NOTES);
     drop(server);
 
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     Server::start(&folder).stop();
     let members = job.as_object_mut().unwrap();
     members.remove("url");
     members.remove("key");
-    job["command"] = json!([built(), "mcp", "--stdio", "--data", folder.path()]);
+    job["command"] = stdio(&folder);
     flow::check(&run(&job), modern);
     let server = Server::start(&folder);
     assert_eq!(server.http().notes().len(), flow::NOTES);
@@ -58,7 +66,7 @@ fn python_sdk_2_as_a_client_of_the_older_revision() {
 /// transport: the key is what connects them.
 #[test]
 fn i2_field_12_one_sdk_recovers_what_another_began() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let calls = json!([{
         "tool": "create_note",
@@ -70,7 +78,7 @@ fn i2_field_12_one_sdk_recovers_what_another_began() {
     let first = typescript(&job).outcomes.remove(0);
     server.kill();
     let job = json!({
-        "command": [built(), "mcp", "--stdio", "--data", folder.path()],
+        "command": stdio(&folder),
         "calls": calls,
     });
     let again = python(&job).outcomes.remove(0);

@@ -3,6 +3,7 @@
 use counterfoil_e2e::{Fixture, Folder};
 use serde_json::{Value, json};
 
+use crate::STORE;
 use crate::installed::typescript;
 
 /// Makes calls through one SDK; each is a tool, a key and arguments.
@@ -23,7 +24,7 @@ fn error(outcome: &Value) -> &Value {
 
 fn each_sdk(test: impl Fn(&dyn Fn(&[Value]) -> Vec<Value>)) {
     for sdk in ["v1", "v2"] {
-        let folder = Folder::new();
+        let folder = Folder::new(STORE);
         let fixture = Fixture::start(&folder, &["--meta-prefix", "assay"]);
         test(&|calls| outcomes(sdk, &fixture.url(), calls));
     }

@@ -3,6 +3,8 @@
 use counterfoil_e2e::{Folder, Mcp, Reply, Server};
 use serde_json::{Value, json};
 
+use crate::STORE;
+
 const NOTE: &str = r#"{"body":"one"}"#;
 
 /// Nothing was stored: no note, no operation, and the key is still good.
@@ -47,7 +49,7 @@ fn refused(reply: &Reply, status: u16, code: &str) {
 
 #[test]
 fn a_malformed_key_is_422_before_any_work() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     for key in [
         b"".as_slice(),
@@ -69,7 +71,7 @@ fn a_malformed_key_is_422_before_any_work() {
 
 #[test]
 fn a_malformed_mcp_key_is_invalid_params_in_both_eras() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     for mcp in [server.mcp(), Mcp::legacy(server.http())] {
         for key in [
@@ -107,7 +109,7 @@ fn says(message: &Value, code: &str) -> bool {
 
 #[test]
 fn the_header_twice_is_one_key_if_equal_and_422_if_not() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let send = |keys: &[&str]| {
         let request = server.http().note(None, NOTE);
@@ -135,7 +137,7 @@ fn the_header_twice_is_one_key_if_equal_and_422_if_not() {
 /// However a path is spelled, one resource is one identity; what does not exist reserves nothing.
 #[test]
 fn a_path_spelled_another_way_is_one_identity_or_none() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let first = server
         .http()
@@ -181,7 +183,7 @@ fn a_path_spelled_another_way_is_one_identity_or_none() {
 
 #[test]
 fn what_does_not_exist_reserves_nothing() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     for (method, path, status) in [
         ("POST", "/api/v1/nothing", 404),
@@ -198,7 +200,7 @@ fn what_does_not_exist_reserves_nothing() {
 
 #[test]
 fn malformed_json_over_rest_is_400_and_stores_nothing() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let deep = format!("{{\"body\":{}{}}}", "[".repeat(5000), "]".repeat(5000));
     for body in [
@@ -223,7 +225,7 @@ fn malformed_json_over_rest_is_400_and_stores_nothing() {
 
 #[test]
 fn malformed_json_over_mcp_is_a_protocol_error_and_stores_nothing() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let deep = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
     for mcp in [server.mcp(), Mcp::legacy(server.http())] {
@@ -262,7 +264,7 @@ fn malformed_json_over_mcp_is_a_protocol_error_and_stores_nothing() {
 
 #[test]
 fn an_unknown_tool_is_a_protocol_error_and_wrong_arguments_a_tool_error() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     for mcp in [server.mcp(), Mcp::legacy(server.http())] {
         let arguments = json!({"body": "one", "idempotency_key": "k"});
@@ -293,7 +295,7 @@ fn an_unknown_tool_is_a_protocol_error_and_wrong_arguments_a_tool_error() {
 
 #[test]
 fn wrong_fields_over_rest_are_422_and_use_up_no_key() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let long = json!({"body": "x".repeat(10_001)}).to_string();
     for body in [
@@ -313,7 +315,7 @@ fn wrong_fields_over_rest_are_422_and_use_up_no_key() {
 
 #[test]
 fn bounds_are_refused_clearly() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let huge = json!({"body": "x".repeat(12 << 20)}).to_string();
     if let Ok(reply) = server.http().note(Some("k"), &huge).send() {
@@ -335,7 +337,7 @@ fn bounds_are_refused_clearly() {
 
 #[test]
 fn no_credential_and_a_wrong_one_are_401() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let nobody = counterfoil_e2e::Http::new(server.address());
     for http in [nobody, server.http_as("wrong"), server.http_as("")] {
@@ -355,7 +357,7 @@ fn no_credential_and_a_wrong_one_are_401() {
 /// A page in a browser that tricked a name into pointing here is turned away.
 #[test]
 fn a_foreign_origin_or_host_is_403_over_mcp() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}});
     let text = message.to_string();

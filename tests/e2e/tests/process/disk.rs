@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use counterfoil_e2e::{Folder, Server};
+use counterfoil_e2e::{Folder, Server, Store};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -137,7 +137,7 @@ fn field_22_a_start_on_a_full_disk_says_so() {
     let folder = mount.folder();
     fs::create_dir(folder.path()).unwrap();
     fill(folder.root());
-    let elsewhere = Folder::new();
+    let elsewhere = Folder::new(Store::Sqlite);
     let printed = elsewhere.launch_at(&folder.path()).refused();
     assert!(
         printed.to_lowercase().contains("full") || printed.contains("space"),
@@ -157,7 +157,7 @@ fn field_22_a_read_only_folder_is_refused_and_its_receipts_stay_readable() {
         .unwrap();
     server.stop();
     mount.remount("ro");
-    let elsewhere = Folder::new();
+    let elsewhere = Folder::new(Store::Sqlite);
     let printed = elsewhere.launch_at(&folder.path()).refused();
     let said = printed.to_lowercase();
     assert!(
@@ -179,7 +179,7 @@ fn field_22_a_read_only_folder_is_refused_and_its_receipts_stay_readable() {
 
 #[test]
 fn field_22_a_file_that_is_no_database_is_refused_and_left_alone() {
-    let folder = Folder::new();
+    let folder = Folder::new(Store::Sqlite);
     Server::start(&folder).stop();
     let database = folder.database();
     for name in leftovers(&database) {
@@ -202,7 +202,7 @@ fn field_22_a_file_that_is_no_database_is_refused_and_left_alone() {
 
 #[test]
 fn field_22_a_newer_schema_is_refused_and_left_alone() {
-    let folder = Folder::new();
+    let folder = Folder::new(Store::Sqlite);
     Server::start(&folder).stop();
     let database = Connection::open(folder.database()).unwrap();
     database.pragma_update(None, "user_version", 4_000).unwrap();
@@ -218,7 +218,7 @@ fn field_22_a_newer_schema_is_refused_and_left_alone() {
 
 #[test]
 fn field_22_another_applications_database_is_refused() {
-    let folder = Folder::new();
+    let folder = Folder::new(Store::Sqlite);
     Server::start(&folder).stop();
     let path = folder.database();
     for name in leftovers(&path) {

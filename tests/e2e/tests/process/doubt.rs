@@ -1,12 +1,12 @@
 //! A guarded call whose process died: found, explained, never run again, and settled by a person.
 
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use counterfoil_e2e::{Fixture, Folder, Mcp, Server, until};
-use rusqlite::Connection;
+use counterfoil_e2e::{Fixture, Folder, Mcp, Outside, Server, Store, until};
 use serde_json::{Value, json};
+
+use crate::STORE;
 
 /// The tool counts its effect at once and then takes for ever.
 fn call(fixture: &Fixture) -> Value {
@@ -15,25 +15,28 @@ fn call(fixture: &Fixture) -> Value {
     said.result().clone()
 }
 
-fn effects(database: &Connection) -> i64 {
+fn effects(database: &Outside) -> i64 {
     let count = "SELECT count(*) FROM fixture_effects";
-    database.query_row(count, [], |row| row.get(0)).unwrap_or(0)
+    database.try_number(count).unwrap_or(0)
 }
 
-fn started(folder: &Folder, database: &Path) -> Fixture {
-    let data = database.display().to_string();
-    Fixture::start(folder, &["--data", &data])
+fn started(folder: &Folder) -> Fixture {
+    match STORE {
+        Store::Sqlite => {
+            let data = folder.database().display().to_string();
+            Fixture::start(folder, &["--data", &data])
+        }
+        Store::Postgres | Store::Memory => Fixture::start(folder, &[]),
+    }
 }
 
 #[test]
 fn field_14_field_21_a_call_in_doubt_is_found_explained_and_resolved_with_a_reason() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     Server::start(&folder).stop();
-    let path = folder.database();
-    let database = Connection::open(&path).unwrap();
-    database.busy_timeout(Duration::from_secs(10)).unwrap();
+    let database = folder.outside();
 
-    let fixture = started(&folder, &path);
+    let fixture = started(&folder);
     let caller = Mcp::new(fixture.http());
     let lost = thread::spawn(move || {
         let arguments = json!({"label": "once", "ms": 600_000, "idempotency_key": "k"});
@@ -46,11 +49,10 @@ fn field_14_field_21_a_call_in_doubt_is_found_explained_and_resolved_with_a_reas
     assert!(lost.join().unwrap(), "the answer is lost with the process");
 
     // While its lease lives, it counts as alive; then time passes.
-    let fixture = started(&folder, &path);
+    let fixture = started(&folder);
     let waits = call(&fixture);
     assert_eq!(waits["structuredContent"]["retryable"], true, "{waits}");
-    let lapse = "UPDATE counterfoil_receipts SET lease_until = 1";
-    assert_eq!(database.execute(lapse, []).unwrap(), 1);
+    database.run("UPDATE counterfoil_receipts SET lease_until = 1");
     let doubt = call(&fixture);
     let content = &doubt["structuredContent"];
     assert_eq!(content["status"], "outcome_unknown", "{doubt}");

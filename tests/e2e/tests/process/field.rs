@@ -3,10 +3,12 @@
 use counterfoil_e2e::{Folder, Mcp, Server};
 use serde_json::json;
 
+use crate::STORE;
+
 /// A stored answer carries no cookie and no hop-by-hop header, and its length fits.
 #[test]
 fn field_07_a_replay_carries_no_cookie_and_its_length_fits() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let note = r#"{"body":"one"}"#;
     let request = server
@@ -34,7 +36,7 @@ fn field_07_a_replay_carries_no_cookie_and_its_length_fits() {
 /// A stored refusal is told apart from a fresh one, and says what to do.
 #[test]
 fn field_10_a_replayed_failure_says_that_it_is_a_stored_one() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let missing = || {
         let path = "/api/v1/agent-keys/ak_0000000000000000/rotate";
@@ -62,7 +64,7 @@ fn field_10_a_replayed_failure_says_that_it_is_a_stored_one() {
 /// The operation of a lost answer is found by its id, with its result and its timeline.
 #[test]
 fn field_13_field_21_a_lost_result_is_listed_shown_and_explained() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let arguments = json!({"body": "one", "idempotency_key": "k"});
     let mcp = server.mcp();
@@ -104,7 +106,7 @@ fn field_13_field_21_a_lost_result_is_listed_shown_and_explained() {
 /// What the descriptions tell a model about its key.
 #[test]
 fn field_15_descriptions_say_when_to_make_a_key_and_when_to_reuse_it() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let said = server.mcp().method("tools/list", json!({}));
     let tools = said.result()["tools"].as_array().unwrap();
@@ -142,7 +144,7 @@ fn field_15_descriptions_say_when_to_make_a_key_and_when_to_reuse_it() {
 /// Wherever a key is accepted it is used; the host's wins; in a wrong place it is an error.
 #[test]
 fn field_15_field_16_a_key_in_any_accepted_place_is_used_and_the_hosts_wins() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     for mcp in [server.mcp(), Mcp::legacy(server.http())] {
         let meta = |key: &str| json!({"dev.counterfoil/idempotency-key": key});

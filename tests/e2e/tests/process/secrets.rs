@@ -2,6 +2,8 @@
 
 use counterfoil_e2e::{Folder, Server};
 
+use crate::STORE;
+
 /// Every secret that the calls below bring about.
 fn work(folder: &Folder, server: &Server) -> Vec<String> {
     let mut secrets = vec![folder.key()];
@@ -33,7 +35,7 @@ fn work(folder: &Folder, server: &Server) -> Vec<String> {
 
 #[test]
 fn field_09_no_credential_is_in_the_database_or_its_log() {
-    let folder = Folder::new();
+    let folder = crate::readable();
     let server = Server::start(&folder);
     let secrets = work(&folder, &server);
     let note = server
@@ -45,9 +47,8 @@ fn field_09_no_credential_is_in_the_database_or_its_log() {
     for when in ["while it runs", "after it stopped"] {
         let files = folder.bytes();
         let found = |needle: &str| {
-            let needle = needle.as_bytes();
-            let mut files = files.iter();
-            files.any(|(_, bytes)| bytes.windows(needle.len()).any(|part| part == needle))
+            let needle = memchr::memmem::Finder::new(needle);
+            files.iter().any(|(_, bytes)| needle.find(bytes).is_some())
         };
         assert!(found("findable"), "{when}: the search itself works");
         for secret in &secrets {
@@ -70,7 +71,7 @@ fn field_09_no_credential_is_in_the_database_or_its_log() {
 
 #[test]
 fn field_09_nothing_a_caller_sent_is_printed() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let before = server.printed().len();
     let mut secrets = work(&folder, &server);
@@ -111,7 +112,7 @@ fn ring(folder: &Folder, keys: &[(u32, u8)]) {
 /// got another active key, and no longer once its key is gone from the ring.
 #[test]
 fn field_09_a_sealed_result_is_unreadable_in_the_database_and_usable_on_replay() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let config = folder.config(SEALED);
     let start = || Server::with(&folder, &["--config", &config]);
     let note = |server: &Server| {
@@ -127,10 +128,8 @@ fn field_09_a_sealed_result_is_unreadable_in_the_database_and_usable_on_replay()
     let id = first.note_id();
     assert_eq!(note(&server).body, first.body);
     server.stop();
-    let stored: Vec<u8> = rusqlite::Connection::open(folder.database())
-        .unwrap()
-        .query_row("SELECT body FROM counterfoil_results", [], |row| row.get(0))
-        .unwrap();
+    let stored = folder.outside().stored_result();
+    assert!(!stored.is_empty());
     let found = |needle: &[u8]| stored.windows(needle.len()).any(|part| part == needle);
     assert!(
         !found(id.as_bytes()) && !found(b"note_id"),

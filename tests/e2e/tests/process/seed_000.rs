@@ -6,15 +6,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use counterfoil_e2e::{Folder, Mcp, Server, until};
-use rusqlite::Connection;
 use serde_json::json;
+
+use crate::STORE;
 
 const NOTE: &str = r#"{"body":"Investigate the failing parser fixture."}"#;
 const BODY: &str = "Investigate the failing parser fixture.";
 
 #[test]
 fn i1_field_05_eight_connections_race_with_one_key_and_one_runs() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     for round in 0..10 {
         let start = Arc::new(Barrier::new(8));
@@ -38,7 +39,7 @@ fn i1_field_05_eight_connections_race_with_one_key_and_one_runs() {
 
 #[test]
 fn i1_eight_mcp_calls_race_with_one_key_and_one_runs() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let start = Arc::new(Barrier::new(8));
     let calls: Vec<_> = (0..8)
@@ -64,7 +65,7 @@ fn i1_eight_mcp_calls_race_with_one_key_and_one_runs() {
 /// power cut.
 #[test]
 fn i2_field_12_field_13_a_lost_response_is_recovered_and_again_after_kill_9() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     server
         .http()
@@ -87,7 +88,7 @@ fn i2_field_12_field_13_a_lost_response_is_recovered_and_again_after_kill_9() {
 
 #[test]
 fn i2_a_lost_mcp_response_is_recovered_and_again_after_kill_9() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let arguments = json!({"body": BODY, "idempotency_key": "lost"});
     let first = server
@@ -104,7 +105,7 @@ fn i2_a_lost_mcp_response_is_recovered_and_again_after_kill_9() {
 
 #[test]
 fn field_02_a_changed_payload_is_a_conflict_and_changes_nothing() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let first = server.http().note(Some("k"), NOTE).send().unwrap();
     let other = server
@@ -124,15 +125,14 @@ fn field_02_a_changed_payload_is_a_conflict_and_changes_nothing() {
 /// Somebody else's transaction is held longer than the lock timeout: `busy`, and nothing done.
 #[test]
 fn i3_field_22_a_held_database_lock_is_busy_and_nothing_is_invented() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let kept = server
         .http()
         .note(Some("kept"), r#"{"body":"kept"}"#)
         .send()
         .unwrap();
-    let lock = Connection::open(folder.database()).unwrap();
-    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let lock = folder.outside().lock();
     let asked = Instant::now();
     let busy = server.http().note(Some("k"), NOTE).send().unwrap();
     assert_eq!(
@@ -168,7 +168,7 @@ fn i3_field_22_a_held_database_lock_is_busy_and_nothing_is_invented() {
         .unwrap();
     assert_eq!(replayed.body, kept.body, "a replay needs no writer");
     assert_eq!(server.http().count(BODY), 0);
-    lock.execute_batch("ROLLBACK").unwrap();
+    lock.release();
     let done = server.http().note_until_answered("k", NOTE);
     assert_eq!(done.status, 201, "{}", done.text());
     assert_eq!(
@@ -180,7 +180,7 @@ fn i3_field_22_a_held_database_lock_is_busy_and_nothing_is_invented() {
 
 #[test]
 fn i4_field_08_a_second_principal_with_the_same_key_runs_on_its_own() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let (_, second) = folder.issue("second");
     let one = server.http().note(Some("k"), NOTE).send().unwrap();
@@ -197,7 +197,7 @@ fn i4_field_08_a_second_principal_with_the_same_key_runs_on_its_own() {
 /// Another workspace sees neither the notes nor the operations of the first, whatever it asks.
 #[test]
 fn i4_field_08_another_workspace_sees_nothing() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let one = server.http().note(Some("k"), NOTE).send().unwrap();
     let issued = folder.json(&[
@@ -234,7 +234,7 @@ fn i4_field_08_another_workspace_sees_nothing() {
 /// The credential is withdrawn by another process: the very next retry gets no replay.
 #[test]
 fn i4_withdrawn_authorization_gets_no_replay() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let (id, key) = folder.issue("leaver");
     let http = server.http_as(&key);
@@ -257,7 +257,7 @@ fn i4_withdrawn_authorization_gets_no_replay() {
 /// After rotation the principal is the same: its receipts are still its own.
 #[test]
 fn i4_a_rotated_credential_is_the_same_principal() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let (id, key) = folder.issue("rotated");
     let first = server.http_as(&key).note(Some("k"), NOTE).send().unwrap();
@@ -278,7 +278,7 @@ fn i4_a_rotated_credential_is_the_same_principal() {
 
 #[test]
 fn i2_an_expired_receipt_with_a_tombstone_refuses_its_key() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let config = folder.config("[retention]\nreplay_for = \"1s\"\ntombstone_for = \"1h\"\n");
     let server = Server::with(&folder, &["--config", &config]);
     let first = server.http().note(Some("k"), NOTE).send().unwrap();
@@ -310,7 +310,7 @@ fn i2_an_expired_receipt_with_a_tombstone_refuses_its_key() {
 
 #[test]
 fn an_expired_receipt_without_tombstones_is_a_new_action() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let config = folder.config("[retention]\nreplay_for = \"1s\"\ntombstone_for = \"0s\"\n");
     let server = Server::with(&folder, &["--config", &config]);
     let first = server
@@ -341,25 +341,15 @@ fn i3_a_failure_between_effect_and_receipt_leaves_neither() {
         "counterfoil_results",
         "counterfoil_events",
     ] {
-        let folder = Folder::new();
+        let folder = Folder::new(STORE);
         let server = Server::start(&folder);
-        let database = Connection::open(folder.database()).unwrap();
-        database.busy_timeout(Duration::from_secs(10)).unwrap();
-        database
-            .execute_batch(&format!(
-                "CREATE TRIGGER planted BEFORE INSERT ON {table}
-                 BEGIN SELECT RAISE(ABORT, 'planted'); END"
-            ))
-            .unwrap();
+        let outside = folder.outside();
+        outside.refuse_rows(table);
         let failed = server.http().note(Some("k"), NOTE).send().unwrap();
         assert!(failed.status >= 500, "{table}: {}", failed.text());
         assert_eq!(server.http().count(BODY), 0, "{table}: no effect");
-        database.execute_batch("DROP TRIGGER planted").unwrap();
-        let receipts: i64 = database
-            .query_row("SELECT count(*) FROM counterfoil_receipts", [], |row| {
-                row.get(0)
-            })
-            .unwrap();
+        outside.allow_rows(table);
+        let receipts = outside.number("SELECT count(*) FROM counterfoil_receipts");
         assert_eq!(receipts, 0, "{table}: no receipt");
         let done = server.http().note(Some("k"), NOTE).send().unwrap();
         assert_eq!(done.status, 201, "{table}: {}", done.text());

@@ -3,9 +3,11 @@
 use counterfoil_e2e::{Folder, Mcp, Server};
 use serde_json::json;
 
+use crate::STORE;
+
 #[test]
 fn i5_field_11_the_header_makes_one_note_of_two_posts_and_without_it_two_run() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let http = server.http();
     let note = r#"{"body":"one"}"#;
@@ -21,7 +23,7 @@ fn i5_field_11_the_header_makes_one_note_of_two_posts_and_without_it_two_run() {
 
 #[test]
 fn i2_a_replayed_201_is_a_201_with_its_content_type_and_bytes() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let first = server
         .http()
@@ -46,7 +48,7 @@ fn i2_a_replayed_201_is_a_201_with_its_content_type_and_bytes() {
 
 #[test]
 fn field_02_a_changed_body_is_409_idempotency_conflict() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     server
         .http()
@@ -72,7 +74,7 @@ fn field_02_a_changed_body_is_409_idempotency_conflict() {
 
 #[test]
 fn i4_two_agent_keys_with_one_key_both_execute() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let (_, second) = folder.issue("second");
     let note = r#"{"body":"one"}"#;
@@ -88,7 +90,7 @@ fn i4_two_agent_keys_with_one_key_both_execute() {
 /// Bytes count over REST, canonical JSON over MCP.
 #[test]
 fn field_01_reordered_fields_replay_over_mcp_and_conflict_over_rest() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let call = |text: &str| {
         let message = format!(
@@ -119,7 +121,7 @@ fn field_01_reordered_fields_replay_over_mcp_and_conflict_over_rest() {
 
 #[test]
 fn the_longest_key_is_200_characters() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let longest = server
         .http()
@@ -141,7 +143,7 @@ fn the_longest_key_is_200_characters() {
 /// The concrete path is part of the identity: one key on two resources is two calls.
 #[test]
 fn i4_one_key_on_two_paths_is_two_identities() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let (one, _) = folder.issue("one");
     let (two, _) = folder.issue("two");
@@ -163,7 +165,7 @@ fn i4_one_key_on_two_paths_is_two_identities() {
 /// A GET carries a key in vain.
 #[test]
 fn a_get_is_never_deduplicated() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let list = || {
         let request = server.http().request("GET", "/api/v1/notes");
@@ -181,7 +183,7 @@ fn a_get_is_never_deduplicated() {
 
 #[test]
 fn every_mutating_tool_requires_its_key_and_no_reading_one_does() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let said = server.mcp().method("tools/list", json!({}));
     let tools = said.result()["tools"].as_array().unwrap();
@@ -224,7 +226,7 @@ fn every_mutating_tool_requires_its_key_and_no_reading_one_does() {
 /// The conflict over MCP, word for word, and its code in each era.
 #[test]
 fn an_mcp_conflict_is_a_protocol_error_whose_data_says_the_same() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     for (mcp, code) in [(Mcp::legacy(server.http()), -32001), (server.mcp(), -31001)] {
         let key = format!("k{code}");
@@ -252,7 +254,7 @@ fn an_mcp_conflict_is_a_protocol_error_whose_data_says_the_same() {
 /// REST and MCP are two targets: the same key on both runs both.
 #[test]
 fn the_same_key_over_rest_and_over_mcp_is_two_targets() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let rest = server
         .http()
@@ -269,7 +271,7 @@ fn the_same_key_over_rest_and_over_mcp_is_two_targets() {
 /// Issued and rotated keys are shown once: the replay is the envelope without the secret.
 #[test]
 fn field_09_a_replayed_key_issuance_is_the_envelope_without_the_secret() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let issue = || {
         let request = server.http().request("POST", "/api/v1/agent-keys");
@@ -324,7 +326,7 @@ fn field_09_a_replayed_key_issuance_is_the_envelope_without_the_secret() {
 /// request uses up no key.
 #[test]
 fn a_refused_or_invalid_call_uses_up_no_key() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let refused = server
         .http_as("wrong")

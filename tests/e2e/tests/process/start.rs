@@ -3,13 +3,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use counterfoil_e2e::{Folder, Server, until};
-use rusqlite::Connection;
+
+use crate::STORE;
 
 const BOUND: Duration = Duration::from_secs(60);
 
 #[test]
 fn first_start_makes_the_folder_a_key_and_says_what_to_paste() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let file = folder.path().join("agent-key");
     let mode = std::fs::metadata(&file).unwrap().permissions().mode();
@@ -28,7 +29,7 @@ fn first_start_makes_the_folder_a_key_and_says_what_to_paste() {
 
 #[test]
 fn the_printed_curl_creates_a_note_and_then_replays_it() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let commands = curls(&server.printed());
     assert!(!commands.is_empty(), "{}", server.printed());
@@ -78,7 +79,7 @@ fn note_id(printed: &str) -> String {
 
 #[test]
 fn a_second_start_finds_everything_as_it_was() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let key = folder.key();
     let first = server
@@ -104,10 +105,9 @@ fn a_second_start_finds_everything_as_it_was() {
 /// process ends well.
 #[test]
 fn sigterm_drains_what_is_in_flight() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
-    let lock = Connection::open(folder.database()).unwrap();
-    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let lock = folder.outside().lock();
     let http = server.http();
     let call = std::thread::spawn(move || http.note(Some("k"), r#"{"body":"in flight"}"#).send());
     until("the call is in flight", BOUND, || {
@@ -115,7 +115,7 @@ fn sigterm_drains_what_is_in_flight() {
     });
     server.terminate();
     until("no new calls", BOUND, || (!server.is_ready()).then_some(()));
-    lock.execute_batch("ROLLBACK").unwrap();
+    lock.release();
     let reply = call
         .join()
         .unwrap()
@@ -150,7 +150,7 @@ fn in_flight(server: &Server) -> bool {
 #[test]
 fn i6_sigterm_ends_within_a_bound_though_a_client_holds_its_connection() {
     use std::io::Write as _;
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     let mut held = std::net::TcpStream::connect(server.address()).unwrap();
     held.write_all(b"POST /api/v1/notes HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
@@ -162,7 +162,7 @@ fn i6_sigterm_ends_within_a_bound_though_a_client_holds_its_connection() {
 
 #[test]
 fn interrupt_ends_it_too() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let server = Server::start(&folder);
     server.signal("INT");
     assert!(server.ended().success());

@@ -6,11 +6,13 @@ use std::thread;
 
 use counterfoil_e2e::{Folder, Server};
 
+use crate::STORE;
+
 const CALLERS: usize = 64;
 
 #[test]
 fn i1_field_05_two_processes_64_callers_one_key_one_effect() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let servers = [Server::start(&folder), Server::start(&folder)];
     let start = Arc::new(Barrier::new(CALLERS));
     let calls: Vec<_> = (0..CALLERS)
@@ -39,7 +41,7 @@ fn i1_field_05_two_processes_64_callers_one_key_one_effect() {
 #[test]
 fn i1_two_processes_many_keys_each_one_effect_and_one_answer() {
     const KEYS: usize = 24;
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let servers = [Server::start(&folder), Server::start(&folder)];
     let start = Arc::new(Barrier::new(CALLERS));
     let calls: Vec<_> = (0..CALLERS)
@@ -72,7 +74,7 @@ fn i1_two_processes_many_keys_each_one_effect_and_one_answer() {
 /// One of them dies under load: the other goes on and knows what the dead one had acknowledged.
 #[test]
 fn i2_what_one_process_acknowledged_the_other_replays_after_its_death() {
-    let folder = Folder::new();
+    let folder = Folder::new(STORE);
     let [one, two] = [Server::start(&folder), Server::start(&folder)];
     let acknowledged: Vec<_> = (0..32)
         .map(|n| {

@@ -1,0 +1,18 @@
+//! The real clients of the fixture server, on the memory store of the test kit: the suites of
+//! `main.rs` that need neither the notes application, whose tables are a database's, nor a restart.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    dead_code,
+    reason = "test code; some clients are for the application only"
+)]
+
+mod conformance;
+mod installed;
+mod seed_004;
+
+use counterfoil_e2e::Store;
+
+const STORE: Store = Store::Memory;
