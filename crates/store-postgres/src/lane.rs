@@ -587,9 +587,10 @@ impl<'a> Transaction<'a> {
         }
         if held.len() > 0 {
             let shared = Arc::clone(self.shared);
+            shared.queue.expect_back();
             tokio::spawn(async move {
                 tokio::time::sleep(HELD_PAUSE).await;
-                shared.queue.put_back(held);
+                shared.queue.is_back(held);
             });
         }
     }

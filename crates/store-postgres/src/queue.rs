@@ -151,6 +151,8 @@ pub(crate) struct Queue {
 struct Waiting {
     lessons: VecDeque<Lesson>,
     entries: VecDeque<Entry>,
+    /// Batches that come back in a moment.
+    away: usize,
     closed: bool,
 }
 
@@ -193,6 +195,18 @@ impl Queue {
         drop(waiting);
         self.arrived.notify_one();
         Ok(())
+    }
+
+    /// A batch is put back in a moment; a store that is closed waits for it.
+    pub(crate) fn expect_back(&self) {
+        self.lock().away += 1;
+    }
+
+    /// The batch of [`Queue::expect_back`].
+    pub(crate) fn is_back(&self, batch: Batch) {
+        self.put_back(batch);
+        self.lock().away -= 1;
+        self.arrived.notify_one();
     }
 
     /// Puts back what could not be done yet, before what came later.
@@ -249,7 +263,7 @@ impl Queue {
                     }
                     return Some(batch);
                 }
-                if waiting.closed {
+                if waiting.closed && waiting.away == 0 {
                     self.arrived.notify_one();
                     return None;
                 }
