@@ -10,8 +10,10 @@
 
 mod admission;
 mod attempts;
+mod away;
 mod conformance;
 mod handlers;
+mod outages;
 mod scene;
 mod unknown;
 mod workspaces;
