@@ -169,9 +169,11 @@ impl Try<'_> {
         let said = Timestamp::from_millis(locked.first().map_or(0, |row| row.get(0)));
         self.shared.clock.read(said, sent);
         let granted: Vec<bool> = locked.first().map_or_else(Vec::new, |row| row.get(1));
-        if granted != [true] {
+        let new_ids: Vec<i64> = locked.first().map_or_else(Vec::new, |row| row.get(2));
+        let ([true], [new_id]) = (granted.as_slice(), new_ids.as_slice()) else {
             return Ok(Ended::Open(Atomic::Held));
-        }
+        };
+        let new_id = *new_id;
         // The old connection held this lock until its transaction ended: what is seen now is how.
         *in_doubt = false;
         let admission = Admission {
@@ -247,7 +249,7 @@ impl Try<'_> {
         let change = admission.execute(standing.map(|s| &s.receipt), refused, kept)?;
         match &mut stored {
             Some(stored) if !replaces => writes.update(stored, &change),
-            replaced => writes.insert(scope, locator, replaced.as_ref(), &change),
+            replaced => writes.insert(new_id, scope, locator, replaced.as_ref(), &change),
         }
         writes
             .notify

@@ -41,12 +41,13 @@ const HELD_TRIES: u32 = 4;
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 const CONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Tries the locks, and says what time it is. The look at the rows is a statement of its own
+/// Tries the locks, and says what time it is and which ids new rows may have. The look at the rows is a statement of its own
 /// behind it: a snapshot taken before the lock was had would be older than what its last holder
 /// committed.
 pub(crate) static LOCK: Text = Text {
     sql: "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
-            ARRAY(SELECT pg_try_advisory_xact_lock(t.lock) FROM unnest($1) AS t(lock))",
+            ARRAY(SELECT pg_try_advisory_xact_lock(t.lock) FROM unnest($1) AS t(lock)),
+            ARRAY(SELECT nextval('counterfoil_receipts_id_seq') FROM unnest($1))",
     types: &[Type::INT8_ARRAY],
 };
 pub(crate) static LOOK: Text = Text {
@@ -100,10 +101,12 @@ pub(crate) static QUESTION: Text = Text {
 pub(crate) async fn run(shared: Arc<Shared>, first: Session) {
     let mut session = Some(first);
     let mut pause = CONNECT_PAUSE;
-    while let Some(batch) = shared.queue.take().await {
+    let mut answered = 0;
+    while let Some(batch) = shared.queue.take_after(answered).await {
+        answered = batch.len();
         let connected = match session.take().filter(Session::is_clean) {
             Some(open) => Ok(open),
-            None => shared.connector.connect().await.map(|(session, _)| session),
+            None => shared.connector.connect_own().await,
         };
         match connected {
             Ok(open) => {
@@ -256,12 +259,19 @@ impl<'a> Transaction<'a> {
         self.lock(&mut standing, &places, &look.granted, look.now)
             .await?;
         let mut entries = Vec::with_capacity(places.len());
-        for (index, (place, granted)) in places.iter().zip(&look.granted).enumerate() {
-            let said = if *granted {
-                self.enter(index, place, &mut standing, look.now, &mut writes)
-                    .await?
-            } else {
-                Said::Held
+        for (index, (scope, locator)) in places.iter().enumerate() {
+            let granted = look.granted.get(index).is_some_and(|granted| *granted);
+            let said = match look.new_ids.get(index) {
+                Some(new_id) if granted => {
+                    let place = Place {
+                        new_id: *new_id,
+                        scope: *scope,
+                        locator: *locator,
+                    };
+                    self.enter(index, place, &mut standing, look.now, &mut writes)
+                        .await?
+                }
+                Some(_) | None => Said::Held,
             };
             entries.push(said);
         }
@@ -305,9 +315,11 @@ impl<'a> Transaction<'a> {
         let now = Timestamp::from_millis(said);
         self.shared.clock.read(now, sent);
         let granted = locked.first().map_or_else(Vec::new, |row| row.get(1));
+        let new_ids = locked.first().map_or_else(Vec::new, |row| row.get(2));
         Ok(Look {
             now,
             granted,
+            new_ids,
             rows: rows?,
             operations: operations?,
         })
@@ -454,11 +466,16 @@ impl<'a> Transaction<'a> {
     async fn enter(
         &self,
         index: usize,
-        (scope, locator): &(Scope, Locator),
+        place: Place,
         standing: &mut HashMap<Uuid, Standing>,
         now: Timestamp,
         writes: &mut Writes,
     ) -> Done<Said<Entered>> {
+        let Place {
+            new_id,
+            scope,
+            locator,
+        } = place;
         let Some(entry) = self.batch.entries.get(index) else {
             return Ok(Said::Held);
         };
@@ -472,7 +489,7 @@ impl<'a> Transaction<'a> {
                 if let Some(refused) = self.quota(&change, scope.workspace, writes) {
                     return Ok(Said::Now(Err(refused)));
                 }
-                writes.insert(*scope, *locator, None, &change);
+                writes.insert(new_id, scope, locator, None, &change);
                 let run = Entered::Run(reserved(&change.receipt));
                 standing.insert(locator.id, Standing::New(Box::new(change.receipt)));
                 return Ok(Said::Now(Ok(run)));
@@ -504,7 +521,7 @@ impl<'a> Transaction<'a> {
             }
             let run = Entered::Run(reserved(&change.receipt));
             if replaces {
-                writes.insert(*scope, *locator, Some(stored), &change);
+                writes.insert(new_id, scope, locator, Some(stored), &change);
                 standing.insert(locator.id, Standing::New(Box::new(change.receipt)));
             } else {
                 writes.update(stored, &change);
@@ -596,10 +613,19 @@ impl<'a> Transaction<'a> {
     }
 }
 
+/// Where a request to run would go.
+#[derive(Clone, Copy)]
+struct Place {
+    new_id: i64,
+    scope: Scope,
+    locator: Locator,
+}
+
 /// What a batch looks at.
 struct Look {
     now: Timestamp,
     granted: Vec<bool>,
+    new_ids: Vec<i64>,
     rows: Vec<Row>,
     operations: Vec<Row>,
 }

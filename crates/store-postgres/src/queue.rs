@@ -10,6 +10,9 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::error::busy;
 
+/// Turns that a lane gives its callers between two batches.
+const TURNS: usize = 16;
+
 /// A request to run that waits for a lane.
 pub(crate) struct Entry {
     pub(crate) admission: Admission,
@@ -223,6 +226,19 @@ impl Queue {
         }
         drop(waiting);
         self.arrived.notify_one();
+    }
+
+    /// The next batch, after one of `answered` members: they have just been woken, and most of them
+    /// have more to ask. Each turn of the runtime lets some of them say so; without it, the first
+    /// one would get a batch, and a commit, of its own.
+    pub(crate) async fn take_after(&self, answered: usize) -> Option<Batch> {
+        for _ in 0..TURNS {
+            if self.depth() * 4 >= u64::try_from(answered).unwrap_or(u64::MAX) * 3 {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        self.take().await
     }
 
     /// The next batch: what waits now, without waiting for more. `None` once the store is closed

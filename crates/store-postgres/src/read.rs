@@ -106,9 +106,10 @@ static LIST_DOUBT: Text = Text {
         "SELECT ",
         named_columns!(),
         named_tables!(),
-        "WHERE w.name = $1 AND r.id < $2 AND r.id > $3 AND r.state = ANY($4) \
-           AND r.state IN (4, 8) AND ($5::text IS NULL OR s.principal = $5) \
-         ORDER BY r.id DESC LIMIT $6"
+        "JOIN counterfoil_open AS o ON o.receipt = r.id AND o.workspace = w.id AND o.doubt \
+         WHERE w.name = $1 AND o.receipt < $2 AND o.receipt > $3 AND r.state = ANY($4) \
+           AND ($5::text IS NULL OR s.principal = $5) \
+         ORDER BY o.receipt DESC LIMIT $6"
     ),
     types: &[
         Type::TEXT,
@@ -172,7 +173,7 @@ pub(crate) async fn run(shared: Arc<Shared>, waiting: Waiting, first: Session) {
         for _ in 0..2 {
             let open = match session.take().filter(Session::is_clean) {
                 Some(open) => Ok(open),
-                None => shared.connector.connect().await.map(|(open, _)| open),
+                None => shared.connector.connect_own().await,
             };
             match open {
                 Ok(open) => {

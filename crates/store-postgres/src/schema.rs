@@ -2,7 +2,9 @@
 //!
 //! Receipts are rows in the order of their making. One unique index over a 128-bit locator decides
 //! who was first; results, questions and events lie apart, each beside its neighbours in time.
-//! `counterfoil_unresolved` and `counterfoil_doubt` hold the few rows that are not finished.
+//! `counterfoil_open` names the few receipts that are not finished. They could be found by partial
+//! indexes, but an index that looks at a column that changes makes PostgreSQL write every index
+//! of the table anew at each change, the random one included; like this, an update writes none.
 
 use std::time::Duration;
 
@@ -85,13 +87,22 @@ CREATE TABLE counterfoil_receipts(
     provider_ms bigint NOT NULL,
     parameters text,
     key text NOT NULL
-);
+-- Room on each page for what becomes of its rows a moment later.
+) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX counterfoil_identity ON counterfoil_receipts(locator);
 CREATE UNIQUE INDEX counterfoil_handle ON counterfoil_receipts(operation_id);
 CREATE INDEX counterfoil_listing ON counterfoil_receipts(workspace, id);
-CREATE INDEX counterfoil_unresolved ON counterfoil_receipts(lease_until, workspace)
-    WHERE state IN (1, 2, 3, 4, 8);
-CREATE INDEX counterfoil_doubt ON counterfoil_receipts(workspace, id) WHERE state IN (4, 8);
+
+-- The unresolved receipts: until when those may stay silent that may lapse, and which are in
+-- doubt (asking, or unknown).
+CREATE TABLE counterfoil_open(
+    receipt bigint PRIMARY KEY,
+    workspace bigint NOT NULL,
+    lapse_at bigint,
+    doubt boolean NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+CREATE INDEX counterfoil_lapsing ON counterfoil_open(lapse_at) WHERE lapse_at IS NOT NULL;
+CREATE INDEX counterfoil_doubt ON counterfoil_open(workspace, receipt) WHERE doubt;
 
 CREATE TABLE counterfoil_results(
     receipt bigint PRIMARY KEY,

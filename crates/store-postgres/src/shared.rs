@@ -82,8 +82,7 @@ pub(crate) struct Tally {
 }
 
 static COUNT: Text = Text {
-    sql: "SELECT workspace, count(*) FROM counterfoil_receipts
-          WHERE state IN (1, 2, 3, 4, 8) GROUP BY workspace",
+    sql: "SELECT workspace, count(*) FROM counterfoil_open GROUP BY workspace",
     types: &[],
 };
 static NOW: Text = Text {

@@ -137,16 +137,13 @@ impl PostgresStore {
         let (lookups, waiting) = Lookups::new();
         let mut lanes = JoinSet::new();
         let mut helpers = JoinSet::new();
-        let mut first = Some(first);
+        drop(first);
         for _ in 0..shared.options.lanes.max(1) {
-            let session = match first.take() {
-                Some(session) => session,
-                None => connector.connect().await.map_err(refused)?.0,
-            };
+            let session = connector.connect_own().await.map_err(refused)?;
             lanes.spawn(lane::run(Arc::clone(&shared), session));
         }
         for _ in 0..shared.options.readers.max(1) {
-            let (session, _) = connector.connect().await.map_err(refused)?;
+            let session = connector.connect_own().await.map_err(refused)?;
             helpers.spawn(read::run(
                 Arc::clone(&shared),
                 Arc::clone(&waiting),

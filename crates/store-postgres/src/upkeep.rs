@@ -25,9 +25,7 @@ const NOTE_NAME_CHARS_MAX: usize = 64;
 const NOTE_BYTES_MAX: usize = 4096;
 
 static ANY_LAPSED: Text = Text {
-    sql: "SELECT EXISTS (SELECT 1 FROM counterfoil_receipts
-          WHERE state IN (1, 2, 3, 4, 8) AND state IN (2, 3, 4) AND mode <> 2
-            AND lease_until <= $1)",
+    sql: "SELECT EXISTS (SELECT 1 FROM counterfoil_open WHERE lapse_at <= $1)",
     types: &[Type::INT8],
 };
 /// A row that is locked is alive, whatever its lease says: its transaction is open.
@@ -36,9 +34,8 @@ static LAPSED: Text = Text {
         "SELECT ",
         named_columns!(),
         named_tables!(),
-        "WHERE r.state IN (1, 2, 3, 4, 8) AND r.state IN (2, 3, 4) AND r.mode <> 2 \
-           AND r.lease_until <= $1 \
-         ORDER BY r.lease_until LIMIT $2 FOR NO KEY UPDATE OF r SKIP LOCKED"
+        "JOIN counterfoil_open AS o ON o.receipt = r.id WHERE o.lapse_at <= $1 \
+         ORDER BY o.lapse_at LIMIT $2 FOR NO KEY UPDATE OF r SKIP LOCKED"
     ),
     types: &[Type::INT8, Type::INT8],
 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use counterfoil_core::{EventRecord, Timestamp};
+use counterfoil_core::{EventRecord, Mode, Receipt, State, Timestamp};
 use counterfoil_store::{Answer, Change, StoredReply, Whole};
 use futures_util::future::{BoxFuture, join_all};
 use tokio_postgres::types::{ToSql, Type};
@@ -37,35 +37,15 @@ static DELETE_RECEIPTS: Text = Text {
     sql: "DELETE FROM counterfoil_receipts WHERE id = ANY($1)",
     types: &[Type::INT8_ARRAY],
 };
-/// New receipts, each with the first row of its log and, of an operation that has run already, its
-/// result.
 static INSERT: Text = Text {
-    sql: "WITH receipt AS (
-            INSERT INTO counterfoil_receipts(id, operation_id, scope, workspace, locator, token,
-                fingerprint, state, mode, kept, committed, version, event_count, attempts, round,
-                rounds, created_at, lease_until, hard_deadline, finished_at, replay_ms,
-                tombstone_ms, provider_ms, parameters, key)
-            SELECT coalesce(place, nextval('counterfoil_receipts_id_seq')), operation_id, scope,
-                workspace, locator, token, fingerprint, state, mode, kept, committed, version, 1, attempts, round, rounds, created_at, lease_until,
-                hard_deadline, finished_at, replay_ms, tombstone_ms, provider_ms, parameters, key
-            FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
-                $17, $18, $19, $20, $21, $22, $23, $33)
-              AS t(operation_id, scope, workspace, locator, token, fingerprint, state, mode, kept,
-                committed, version, attempts, round, rounds, created_at, lease_until,
-                hard_deadline, finished_at, replay_ms, tombstone_ms, provider_ms, parameters, key,
-                place)
-            RETURNING id, operation_id),
-          result AS (
-            INSERT INTO counterfoil_results(receipt, status, sealed, content_type, headers, body)
-            SELECT receipt.id, t.status, t.sealed, t.content_type, t.headers, t.body
-            FROM unnest($26, $27, $28, $29, $30, $31)
-              AS t(operation_id, status, sealed, content_type, headers, body)
-            JOIN receipt USING (operation_id))
-          INSERT INTO counterfoil_events(id, at, attempt, from_state, to_state, reason, evidence)
-          SELECT receipt.id << 20, t.at, t.attempt, NULL, t.state, t.reason, NULL
-          FROM unnest($1, $24, $32, $7, $25) AS t(operation_id, at, attempt, state, reason)
-          JOIN receipt USING (operation_id)",
+    sql: "INSERT INTO counterfoil_receipts(id, operation_id, scope, workspace, locator, token,
+            fingerprint, state, mode, kept, committed, version, event_count, attempts, round,
+            rounds, created_at, lease_until, hard_deadline, finished_at, replay_ms, tombstone_ms,
+            provider_ms, parameters, key)
+          SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
+            $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)",
     types: &[
+        Type::INT8_ARRAY,
         Type::UUID_ARRAY,
         Type::INT8_ARRAY,
         Type::INT8_ARRAY,
@@ -77,6 +57,7 @@ static INSERT: Text = Text {
         Type::INT2_ARRAY,
         Type::BOOL_ARRAY,
         Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
         Type::BYTEA_ARRAY,
         Type::INT4_ARRAY,
         Type::BYTEA_ARRAY,
@@ -89,16 +70,6 @@ static INSERT: Text = Text {
         Type::INT8_ARRAY,
         Type::TEXT_ARRAY,
         Type::TEXT_ARRAY,
-        Type::INT8_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::UUID_ARRAY,
-        Type::INT4_ARRAY,
-        Type::INT8_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
     ],
 };
 /// Everything of a receipt that can change.
@@ -159,6 +130,22 @@ static RESULTS: Text = Text {
         Type::BYTEA_ARRAY,
     ],
 };
+static OPEN: Text = Text {
+    sql: "INSERT INTO counterfoil_open(receipt, workspace, lapse_at, doubt)
+          SELECT * FROM unnest($1, $2, $3, $4)
+          ON CONFLICT (receipt) DO UPDATE SET lapse_at = excluded.lapse_at,
+            doubt = excluded.doubt",
+    types: &[
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::BOOL_ARRAY,
+    ],
+};
+static CLOSE: Text = Text {
+    sql: "DELETE FROM counterfoil_open WHERE receipt = ANY($1)",
+    types: &[Type::INT8_ARRAY],
+};
 static FORGET_QUESTIONS: Text = Text {
     sql: "DELETE FROM counterfoil_questions AS q USING unnest($1, $2) AS t(receipt, round)
           WHERE q.receipt = t.receipt AND q.round >= t.round",
@@ -185,13 +172,34 @@ static NOTIFY: Text = Text {
 
 /// A row that is not there yet.
 struct New {
-    /// Its id, if it takes the place of a row of the same operation.
-    place: Option<i64>,
+    id: i64,
     scope: Scope,
     locator: Locator,
-    receipt: counterfoil_core::Receipt,
-    event: EventRecord,
-    reply: Option<StoredReply>,
+    receipt: Receipt,
+}
+
+/// The entry of an unresolved receipt.
+struct Open {
+    workspace: i64,
+    lapse_at: Option<i64>,
+    doubt: bool,
+}
+
+impl Open {
+    fn of(workspace: i64, receipt: &Receipt) -> Option<Self> {
+        let state = receipt.status.state;
+        // A dispatched operation is its worker's to take up.
+        let may_lapse = receipt.mode != Mode::Dispatched
+            && matches!(
+                state,
+                State::Running | State::CancelRequested | State::InputRequired
+            );
+        state.is_unresolved().then(|| Self {
+            workspace,
+            lapse_at: may_lapse.then(|| receipt.lease_until.as_millis()),
+            doubt: matches!(state, State::InputRequired | State::OutcomeUnknown),
+        })
+    }
 }
 
 /// What a transaction writes.
@@ -205,6 +213,8 @@ pub(crate) struct Writes {
     events: Vec<(i64, EventRecord)>,
     results: Vec<(i64, StoredReply)>,
     questions: Vec<(i64, u16, Option<StoredReply>)>,
+    /// What becomes of the entries of unresolved receipts; `None`: they go.
+    open: BTreeMap<i64, Option<Open>>,
     /// Operations of which another node wants to be told.
     pub(crate) notify: Vec<String>,
     /// How the number of unresolved receipts of each workspace changes.
@@ -228,10 +238,11 @@ impl Writes {
         self.updated.insert(stored.id, stored.clone());
     }
 
-    /// Inserts a receipt, in the place of one that is over and past every window if there is one:
-    /// an admission repeated after all its windows is still one operation.
+    /// Inserts a receipt as `id`, or in the place of one that is over and past every window: an
+    /// admission repeated after all its windows is still one operation.
     pub(crate) fn insert(
         &mut self,
+        id: i64,
         scope: Scope,
         locator: Locator,
         replaced: Option<&Stored>,
@@ -239,21 +250,19 @@ impl Writes {
     ) {
         let same =
             |replaced: &&Stored| replaced.receipt.operation_id == change.receipt.operation_id;
-        let place = replaced.filter(same).map(|replaced| replaced.id);
+        let id = replaced.filter(same).map_or(id, |replaced| replaced.id);
         self.deleted.extend(replaced.map(|replaced| replaced.id));
         *self.unresolved.entry(scope.workspace).or_default() += change.unresolved();
-        let reply = match change.answer {
-            Answer::Result(reply) => Some(reply.clone()),
-            // No row begins with a question.
-            Answer::Nothing | Answer::Question(..) => None,
-        };
+        self.events.push((first_event(id), change.event.clone()));
+        if let Answer::Result(reply) = change.answer {
+            self.results.push((id, reply.clone()));
+        }
+        self.track(id, scope.workspace, State::Free, &change.receipt);
         self.new.push(New {
-            place,
+            id,
             scope,
             locator,
             receipt: change.receipt.clone(),
-            event: change.event.clone(),
-            reply,
         });
     }
 
@@ -274,12 +283,22 @@ impl Writes {
             }
         }
         stored.receipt = change.receipt.clone();
+        self.track(stored.id, stored.workspace, change.before, &stored.receipt);
         self.updated.insert(stored.id, stored.clone());
+    }
+
+    fn track(&mut self, id: i64, workspace: i64, before: State, receipt: &Receipt) {
+        let open = Open::of(workspace, receipt);
+        if open.is_some() || before.is_unresolved() {
+            self.open.insert(id, open);
+        }
     }
 
     /// Changes a lease, which leaves no row in the log.
     pub(crate) fn renew(&mut self, stored: &mut Stored, until: Timestamp) {
         stored.receipt.lease_until = until;
+        let state = stored.receipt.status.state;
+        self.track(stored.id, stored.workspace, state, &stored.receipt);
         self.updated.insert(stored.id, stored.clone());
     }
 
@@ -287,6 +306,7 @@ impl Writes {
     pub(crate) fn bring(&mut self, id: i64, scope: Scope, whole: &Whole) {
         let unresolved = i64::from(whole.receipt.status.state.is_unresolved());
         *self.unresolved.entry(scope.workspace).or_default() += unresolved;
+        self.track(id, scope.workspace, State::Free, &whole.receipt);
         let events = (first_event(id)..).zip(whole.events.iter().cloned());
         self.events.extend(events);
         self.results
@@ -323,6 +343,29 @@ impl Writes {
         }
         if !self.updated.is_empty() {
             flight.add(session, &UPDATE, self.updates()).await?;
+        }
+        let open = || {
+            self.open
+                .iter()
+                .filter_map(|(id, open)| Some((id, open.as_ref()?)))
+        };
+        if open().next().is_some() {
+            let parameters = boxed![
+                collect(open(), |(id, _)| *id),
+                collect(open(), |(_, open)| open.workspace),
+                collect(open(), |(_, open)| open.lapse_at),
+                collect(open(), |(_, open)| open.doubt)
+            ];
+            flight.add(session, &OPEN, parameters).await?;
+        }
+        let closed: Vec<i64> = self
+            .open
+            .iter()
+            .filter(|(_, open)| open.is_none())
+            .map(|(id, _)| *id)
+            .collect();
+        if !closed.is_empty() {
+            flight.add(session, &CLOSE, boxed![closed]).await?;
         }
         if !self.events.is_empty() {
             flight.add(session, &EVENTS, self.logged()).await?;
@@ -375,16 +418,8 @@ impl Writes {
     fn inserts(&self) -> Vec<Boxed<'_>> {
         let new = &self.new;
         let receipts = || new.iter().map(|new| &new.receipt);
-        let with_reply = || {
-            new.iter()
-                .filter_map(|new| Some((new, new.reply.as_ref()?)))
-        };
-        let answered: Vec<Uuid> = with_reply()
-            .map(|(new, _)| uuid_of(new.receipt.operation_id))
-            .collect();
-        let (status, sealed, content_type, headers, body) =
-            columns(with_reply().map(|(_, reply)| reply));
         vec![
+            Box::new(collect(new, |n| n.id)),
             Box::new(collect(receipts(), |r| uuid_of(r.operation_id))),
             Box::new(collect(new, |n| n.scope.id)),
             Box::new(collect(new, |n| n.scope.workspace)),
@@ -398,6 +433,7 @@ impl Writes {
             Box::new(collect(receipts(), |r| i16::from(r.kept.to_byte()))),
             Box::new(collect(receipts(), |r| r.status.committed)),
             Box::new(collect(receipts(), |r| i64::from(r.version))),
+            Box::new(collect(new, |_| 1_i64)),
             Box::new(collect(receipts(), |r| r.status.attempts.to_bytes())),
             Box::new(collect(receipts(), |r| i32::from(r.status.round))),
             Box::new(collect(receipts(), |r| r.rounds.as_flattened().to_vec())),
@@ -412,16 +448,6 @@ impl Writes {
             Box::new(collect(receipts(), |r| millis(r.provider_window))),
             Box::new(collect(receipts(), |r| parameters_of(&r.identity))),
             Box::new(collect(receipts(), |r| r.identity.key.as_str().to_owned())),
-            Box::new(collect(new, |n| n.event.at.as_millis())),
-            Box::new(collect(new, |n| clean(&n.event.reason))),
-            Box::new(answered),
-            Box::new(status),
-            Box::new(sealed),
-            Box::new(content_type),
-            Box::new(headers),
-            Box::new(body),
-            Box::new(collect(new, |n| i64::from(n.event.attempt))),
-            Box::new(collect(new, |n| n.place)),
         ]
     }
 
