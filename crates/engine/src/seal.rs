@@ -6,6 +6,7 @@ use chacha20poly1305::{
     KeyInit, XChaCha20Poly1305, XNonce,
     aead::{Aead, Payload},
 };
+use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use crate::Entropy;
@@ -78,6 +79,20 @@ impl KeyRing {
             .then(|| format!("{id} {}\n", STANDARD.encode(key.as_slice())))
     }
 
+    /// A digest of each key, by its id, in the order of ids. It tells one key from another and
+    /// nothing about either: processes that share a store find out by it whether they mean the same
+    /// key by the same id.
+    #[must_use]
+    pub fn digests(&self) -> Vec<(u32, [u8; 16])> {
+        let mut digests: Vec<_> = self
+            .keys
+            .iter()
+            .map(|(id, key)| (*id, digest(key)))
+            .collect();
+        digests.sort_unstable();
+        digests
+    }
+
     /// Seals a body. `None` without randomness.
     pub(crate) fn seal(
         &self,
@@ -137,6 +152,16 @@ impl std::fmt::Debug for KeyRing {
     }
 }
 
+fn digest(key: &[u8; 32]) -> [u8; 16] {
+    let mut hash = Sha256::new();
+    hash.update(b"counterfoil: which sealing key\0");
+    hash.update(key);
+    let whole = hash.finalize();
+    let mut short = [0; 16];
+    short.copy_from_slice(&whole[..16]);
+    short
+}
+
 fn key_line(line: &str) -> Option<(u32, Zeroizing<[u8; 32]>)> {
     let (id, encoded) = line.split_once(char::is_whitespace)?;
     let bytes = Zeroizing::new(STANDARD.decode(encoded.trim()).ok()?);
@@ -188,6 +213,14 @@ mod tests {
         assert_eq!(rotated.open(b"row", &sealed).unwrap(), "secret");
         assert_eq!(rotated.seal(b"row", b"x", &SystemEntropy).unwrap().0, 2);
         assert_eq!(ring(&new).open(b"row", &sealed), None);
+    }
+
+    #[test]
+    fn a_digest_tells_keys_apart_whatever_their_ids() {
+        let (one, other) = (line(1), line(1));
+        let again = ring(&format!("{}{}", line(7), one)).digests();
+        assert_eq!(again[0], ring(&one).digests()[0]);
+        assert_ne!(ring(&one).digests(), ring(&other).digests());
     }
 
     #[test]

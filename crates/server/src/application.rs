@@ -1,4 +1,8 @@
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Router,
@@ -15,6 +19,7 @@ use crate::{
     gate::{Gate, Refused},
     meters, rest,
     schema::{COMPONENT, MIGRATIONS},
+    sealing,
     settings::Operations,
     state::Shared,
     tools::tools,
@@ -60,11 +65,13 @@ impl Application {
     /// Brings the application's tables up, creates the workspace `default`, and is ready.
     ///
     /// # Errors
-    /// [`Error::Settings`] if they contradict each other, [`Error::Store`] if the store cannot be
-    /// used or holds a newer schema.
+    /// [`Error::Settings`] if they contradict each other, or name another sealing key than other
+    /// processes on this store do; [`Error::Store`] if the store cannot be used or holds a newer
+    /// schema.
     pub async fn start(store: Arc<dyn Store>, settings: Settings) -> Result<Self, Error> {
         meters::recorder();
         Self::migrate(store.as_ref()).await?;
+        sealing::check(store.as_ref(), settings.key_ring.as_deref()).await?;
         let application = Self::attach(store, settings)?;
         let workspace = WorkspaceId::new(DEFAULT_WORKSPACE)
             .map_err(|error| Error::Settings(error.to_string()))?;
@@ -131,8 +138,9 @@ impl Application {
         let Some(credential) = Credential::parse(credential) else {
             return Ok(None);
         };
+        let read_at = Instant::now();
         let found = self.shared.agent_keys.authenticate(&credential).await?;
-        Ok(found.map(|key| self.shared.gate.caller(&key)))
+        Ok(found.map(|key| self.shared.gate.caller(&key, read_at)))
     }
 
     /// The engine that runs the application's calls.
@@ -207,7 +215,7 @@ impl Authenticate for Credentials {
             let text = header.map(|value| value.to_str().unwrap_or_default());
             let remote = remote.map(|address| address.ip());
             match self.shared.gate.admit(text, remote).await {
-                Ok(key) => Ok(self.shared.gate.caller(&key)),
+                Ok((key, read_at)) => Ok(self.shared.gate.caller(&key, read_at)),
                 Err(Refused::Unauthorized) if header.is_none() => Err(AuthError::Missing),
                 Err(Refused::Unauthorized) => Err(AuthError::Invalid),
                 Err(Refused::RateLimited(retry_after)) => {

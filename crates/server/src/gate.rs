@@ -47,11 +47,13 @@ impl Gate {
     /// A request without the header guesses nothing, so that it is neither counted nor limited.
     /// Too many failures of one address keep it from the database; credentials that were valid a
     /// moment ago still get through, because others may share the address.
+    ///
+    /// Beside the key, when it was asked for.
     pub(crate) async fn admit(
         &self,
         authorization: Option<&str>,
         remote: Option<IpAddr>,
-    ) -> Result<AgentKey, Refused> {
+    ) -> Result<(AgentKey, Instant), Refused> {
         let Some(authorization) = authorization else {
             return Err(Refused::Unauthorized);
         };
@@ -61,6 +63,7 @@ impl Gate {
                 .may_fail(remote)
                 .map_err(Refused::RateLimited)?;
         }
+        let asked = Instant::now();
         let found = match &credential {
             None => None,
             Some(credential) => match self.keys.authenticate(credential).await {
@@ -82,7 +85,7 @@ impl Gate {
         };
         self.limiter.know(authorization);
         self.count(&key.id).map_err(Refused::RateLimited)?;
-        Ok(key)
+        Ok((key, asked))
     }
 
     /// Counts a call of `principal`; `Err` says when to try again.
@@ -90,8 +93,8 @@ impl Gate {
         self.limiter.call(principal.as_str())
     }
 
-    /// The principal as the engine knows it.
-    pub(crate) fn caller(&self, key: &AgentKey) -> Caller {
+    /// The principal as the engine knows it. `read_at` is when its row was asked for.
+    pub(crate) fn caller(&self, key: &AgentKey, read_at: Instant) -> Caller {
         Caller {
             workspace: key.workspace.clone(),
             principal: key.id.clone(),
@@ -99,7 +102,7 @@ impl Gate {
                 store: Arc::clone(&self.store),
                 id: key.id.clone(),
                 workspace: key.workspace.clone(),
-                read_at: Instant::now(),
+                read_at,
             }),
         }
     }
@@ -111,7 +114,8 @@ struct Standing {
     store: Arc<dyn Store>,
     id: PrincipalId,
     workspace: WorkspaceId,
-    /// When its row was read last, at the request's authentication.
+    /// When its row was asked for, at the request's authentication: what the store answered is no
+    /// older, however long the answer took.
     read_at: Instant,
 }
 

@@ -12,6 +12,7 @@
 
 mod agent_keys;
 mod application;
+mod copying;
 mod credential;
 mod cursor;
 mod error;
@@ -24,6 +25,7 @@ mod operations;
 mod rate;
 mod rest;
 mod schema;
+mod sealing;
 mod settings;
 mod state;
 mod tools;
@@ -32,6 +34,7 @@ pub use agent_keys::{
     AgentKey, AgentKeys, DEFAULT_WORKSPACE, Issued, NewAgentKey, Role, to_json as agent_key_json,
 };
 pub use application::Application;
+pub use copying::{CopiedRows, CopyError, RowsDigest, copy_rows, digest_rows};
 pub use credential::Credential;
 pub use error::{Error, Issue};
 pub use ids::rfc3339;

@@ -5,7 +5,9 @@ pub(crate) const COMPONENT: &str = "application";
 
 /// The application's tables. Times are milliseconds since the Unix epoch. A key's secret is there
 /// only as its SHA-256.
-pub(crate) const MIGRATIONS: &[Migration] = &[Migration {
+pub(crate) const MIGRATIONS: &[Migration] = &[FIRST, SEALING_KEYS];
+
+const FIRST: Migration = Migration {
     version: 1,
     sqlite: "
 CREATE TABLE workspaces (
@@ -57,4 +59,64 @@ CREATE TABLE notes (
     PRIMARY KEY (workspace, id)
 );
 ",
-}];
+};
+
+/// Which key is meant by an id of a sealing key: a digest, so that no process seals with another
+/// key under the same id.
+const SEALING_KEYS: Migration = Migration {
+    version: 2,
+    sqlite: "
+CREATE TABLE sealing_keys (
+    id INTEGER NOT NULL PRIMARY KEY,
+    digest BLOB NOT NULL
+) STRICT;
+",
+    postgres: "
+CREATE TABLE sealing_keys (
+    id BIGINT NOT NULL PRIMARY KEY,
+    digest BYTEA NOT NULL
+);
+",
+};
+
+/// A table as it is copied from one store to another.
+pub(crate) struct Table {
+    pub(crate) name: &'static str,
+    /// Every column it has, those of its key first.
+    pub(crate) columns: &'static [&'static str],
+    /// How many columns its key has.
+    pub(crate) key: usize,
+}
+
+/// Every table of the newest version, each after those it refers to.
+pub(crate) const TABLES: &[Table] = &[
+    Table {
+        name: "workspaces",
+        columns: &["id", "created_at"],
+        key: 1,
+    },
+    Table {
+        name: "agent_keys",
+        columns: &[
+            "id",
+            "workspace",
+            "name",
+            "role",
+            "secret_sha256",
+            "created_at",
+            "rotated_at",
+            "revoked_at",
+        ],
+        key: 1,
+    },
+    Table {
+        name: "notes",
+        columns: &["workspace", "id", "body", "author", "created_at"],
+        key: 2,
+    },
+    Table {
+        name: "sealing_keys",
+        columns: &["id", "digest"],
+        key: 1,
+    },
+];

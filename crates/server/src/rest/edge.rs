@@ -35,8 +35,8 @@ pub(super) async fn authenticate(
     let remote = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let remote = remote.map(|ConnectInfo(address)| address.ip());
     match shared.gate.admit(header, remote).await {
-        Ok(key) => {
-            let caller = shared.gate.caller(&key);
+        Ok((key, read_at)) => {
+            let caller = shared.gate.caller(&key, read_at);
             let extensions = request.extensions_mut();
             extensions.insert(caller);
             extensions.insert(Principal(key));

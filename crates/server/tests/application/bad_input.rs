@@ -3,13 +3,24 @@
 use axum::http::Method;
 use serde_json::json;
 
-use crate::fixture::App;
+use crate::fixture::{App, On};
+
+on_both! {
+    malformed_keys_are_refused_before_any_work,
+    a_repeated_header_is_one_key_if_it_is_the_same_in_either_form,
+    a_path_spelled_another_way_is_the_same_target_or_none,
+    what_is_no_json_stores_nothing,
+    other_content_types_and_larger_bodies_are_refused,
+    field_22_a_locked_database_is_busy_and_nothing_is_invented,
+    wrong_methods_and_paths_are_problems,
+    field_16_a_key_in_a_place_that_is_not_taken_is_refused,
+    a_key_on_a_read_is_no_key,
+}
 
 const BODY: &str = r#"{"body":"x"}"#;
 
-#[tokio::test]
-async fn malformed_keys_are_refused_before_any_work() {
-    let app = App::new().await;
+async fn malformed_keys_are_refused_before_any_work(on: On) {
+    let app = App::new(on).await;
     let long = "k".repeat(201);
     let keys: [&[u8]; 6] = [
         b"",
@@ -35,9 +46,8 @@ async fn malformed_keys_are_refused_before_any_work() {
     assert_eq!(app.note(&longest, "x").await.status, 201);
 }
 
-#[tokio::test]
-async fn a_repeated_header_is_one_key_if_it_is_the_same_in_either_form() {
-    let app = App::new().await;
+async fn a_repeated_header_is_one_key_if_it_is_the_same_in_either_form(on: On) {
+    let app = App::new(on).await;
     let send = |keys: Vec<&'static str>| {
         let mut asking = app.post("/api/v1/notes").bearer(&app.admin).body(BODY);
         for key in keys {
@@ -53,9 +63,8 @@ async fn a_repeated_header_is_one_key_if_it_is_the_same_in_either_form() {
     assert_eq!(app.notes().await, 1);
 }
 
-#[tokio::test]
-async fn a_path_spelled_another_way_is_the_same_target_or_none() {
-    let app = App::new().await;
+async fn a_path_spelled_another_way_is_the_same_target_or_none(on: On) {
+    let app = App::new(on).await;
     let key = app.issue("default", counterfoil_server::Role::Member).await;
     let id = crate::fixture::id_of(&key);
     let encoded = id.replace('_', "%5F");
@@ -88,9 +97,8 @@ async fn a_path_spelled_another_way_is_the_same_target_or_none() {
     assert_eq!(app.operations().await, 1);
 }
 
-#[tokio::test]
-async fn what_is_no_json_stores_nothing() {
-    let app = App::new().await;
+async fn what_is_no_json_stores_nothing(on: On) {
+    let app = App::new(on).await;
     let deep = format!(r#"{{"body":{}{}}}"#, "[".repeat(5000), "]".repeat(5000));
     let bodies: [&[u8]; 8] = [
         b"",
@@ -115,9 +123,8 @@ async fn what_is_no_json_stores_nothing() {
     assert_eq!(app.notes().await, 0);
 }
 
-#[tokio::test]
-async fn other_content_types_and_larger_bodies_are_refused() {
-    let app = App::new().await;
+async fn other_content_types_and_larger_bodies_are_refused(on: On) {
+    let app = App::new(on).await;
     let form = app
         .ask(Method::POST, "/api/v1/notes")
         .header("content-type", "application/x-www-form-urlencoded")
@@ -138,19 +145,20 @@ async fn other_content_types_and_larger_bodies_are_refused() {
     assert_eq!(app.operations().await, 0);
 }
 
-#[tokio::test]
-async fn field_22_a_locked_database_is_busy_and_nothing_is_invented() {
-    let app = App::with(counterfoil_server::Settings {
-        limits: counterfoil_engine::Limits {
-            patience: std::time::Duration::from_millis(200),
-            ..counterfoil_engine::Limits::default()
+async fn field_22_a_locked_database_is_busy_and_nothing_is_invented(on: On) {
+    let app = App::with(
+        on,
+        counterfoil_server::Settings {
+            limits: counterfoil_engine::Limits {
+                patience: std::time::Duration::from_millis(200),
+                ..counterfoil_engine::Limits::default()
+            },
+            ..counterfoil_server::Settings::default()
         },
-        ..counterfoil_server::Settings::default()
-    })
+    )
     .await;
     let first = app.note("before", "x").await;
-    let rival = rusqlite::Connection::open(app.database()).unwrap();
-    rival.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let rival = app.place.lock().await;
     let answer = app.note("k", "x").await;
     let problem = answer.problem(503, "busy");
     assert_eq!(problem["retryable"], true);
@@ -159,14 +167,13 @@ async fn field_22_a_locked_database_is_busy_and_nothing_is_invented() {
     let replay = app.note("before", "x").await;
     assert!(replay.is_replay());
     assert_eq!(replay.body, first.body);
-    rival.execute_batch("ROLLBACK").unwrap();
+    rival.let_go().await;
     assert_eq!(app.note("k", "x").await.status, 201);
     assert_eq!(app.notes().await, 2);
 }
 
-#[tokio::test]
-async fn wrong_methods_and_paths_are_problems() {
-    let app = App::new().await;
+async fn wrong_methods_and_paths_are_problems(on: On) {
+    let app = App::new(on).await;
     let answer = app
         .ask(Method::PUT, "/api/v1/notes")
         .bearer(&app.admin)
@@ -189,9 +196,8 @@ async fn wrong_methods_and_paths_are_problems() {
     answer.problem(400, "malformed_request");
 }
 
-#[tokio::test]
-async fn field_16_a_key_in_a_place_that_is_not_taken_is_refused() {
-    let app = App::new().await;
+async fn field_16_a_key_in_a_place_that_is_not_taken_is_refused(on: On) {
+    let app = App::new(on).await;
     let post = |path: &str| app.post(path).bearer(&app.admin);
     let in_query = post("/api/v1/notes?idempotency_key=k")
         .body(BODY)
@@ -212,9 +218,8 @@ async fn field_16_a_key_in_a_place_that_is_not_taken_is_refused() {
     assert_eq!(app.notes().await, 0);
 }
 
-#[tokio::test]
-async fn a_key_on_a_read_is_no_key() {
-    let app = App::new().await;
+async fn a_key_on_a_read_is_no_key(on: On) {
+    let app = App::new(on).await;
     for body in ["a", "b"] {
         app.note(body, body).await;
         let list = app.get("/api/v1/notes").key("k").send().await;

@@ -1,4 +1,8 @@
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -6,19 +10,195 @@ use axum::{
     http::{HeaderMap, Method, Request, StatusCode},
 };
 use counterfoil_core::WorkspaceId;
+use counterfoil_postgres::PostgresStore;
 use counterfoil_server::{Application, NewAgentKey, Role, Settings};
-use counterfoil_sqlite::{Options, SqliteStore};
+use counterfoil_sqlite::SqliteStore;
+use counterfoil_store::Store;
+use counterfoil_test_postgres::Database;
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 use tempfile::TempDir;
 use tower::ServiceExt as _;
+
+/// How long a lock of somebody else is waited for, unless a test says otherwise.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Which store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    Sqlite,
+    Postgres,
+}
+
+/// Where the rows are. Gone with the last application on it.
+#[derive(Clone)]
+pub(crate) enum Place {
+    Sqlite(Arc<TempDir>),
+    Postgres(Arc<Database>),
+}
+
+impl Place {
+    pub(crate) fn new(on: On) -> Self {
+        match on {
+            On::Sqlite => Self::Sqlite(Arc::new(tempfile::tempdir().unwrap())),
+            On::Postgres => Self::Postgres(Arc::new(Database::new())),
+        }
+    }
+
+    #[allow(
+        clippy::field_reassign_with_default,
+        reason = "the options have a private field"
+    )]
+    pub(crate) async fn open(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Sqlite(folder) => {
+                let mut options = counterfoil_sqlite::Options::default();
+                options.lock_patience = PATIENCE;
+                Arc::new(SqliteStore::open(file(folder), options).unwrap())
+            }
+            Self::Postgres(database) => Arc::new(postgres(database.url()).await),
+        }
+    }
+
+    /// Everything that is kept: the files of a folder, the values of a database.
+    pub(crate) fn kept(&self) -> Vec<Vec<u8>> {
+        match self {
+            Self::Sqlite(folder) => {
+                let files = std::fs::read_dir(folder.path()).unwrap();
+                files
+                    .map(|file| std::fs::read(file.unwrap().path()).unwrap())
+                    .collect()
+            }
+            Self::Postgres(database) => values(database, ""),
+        }
+    }
+
+    /// The values in the store's own tables.
+    pub(crate) fn kept_by_the_store(&self) -> Vec<Vec<u8>> {
+        match self {
+            Self::Sqlite(folder) => sqlite_values(&file(folder), "counterfoil_"),
+            Self::Postgres(database) => values(database, "counterfoil_"),
+        }
+    }
+
+    /// Holds everything that a call would write, as another process may.
+    pub(crate) async fn lock(&self) -> Rival {
+        match self {
+            Self::Sqlite(folder) => {
+                let rival = rusqlite::Connection::open(file(folder)).unwrap();
+                rival.execute_batch("BEGIN IMMEDIATE").unwrap();
+                Rival::Sqlite(rival)
+            }
+            Self::Postgres(database) => {
+                let (client, connection) =
+                    tokio_postgres::connect(database.url(), tokio_postgres::NoTls)
+                        .await
+                        .unwrap();
+                tokio::spawn(connection);
+                client
+                    .batch_execute("BEGIN; LOCK TABLE counterfoil_receipts IN EXCLUSIVE MODE")
+                    .await
+                    .unwrap();
+                Rival::Postgres(client)
+            }
+        }
+    }
+}
+
+/// The store on a database.
+pub(crate) async fn postgres(url: &str) -> PostgresStore {
+    let options = counterfoil_postgres::Options {
+        patience: PATIENCE,
+        connections_max: 8,
+        ..counterfoil_postgres::Options::default()
+    };
+    PostgresStore::open(url, options).await.unwrap()
+}
+
+fn file(folder: &TempDir) -> PathBuf {
+    folder.path().join("test.db")
+}
+
+/// The texts and bytes in the tables whose names begin so.
+fn values(database: &Database, prefix: &str) -> Vec<Vec<u8>> {
+    let columns = database.psql(&format!(
+        "SELECT table_name, column_name, data_type FROM information_schema.columns \
+         WHERE table_schema = 'public' AND data_type IN ('text', 'bytea') \
+           AND starts_with(table_name, '{prefix}')"
+    ));
+    let mut values = Vec::new();
+    for line in columns.lines() {
+        let [table, column, kind] = line.split('|').collect::<Vec<_>>()[..] else {
+            panic!("{line}");
+        };
+        let bytes = match kind {
+            "bytea" => column.to_owned(),
+            _ => format!("convert_to({column}, 'UTF8')"),
+        };
+        let rows = database.psql(&format!(
+            "SELECT encode({bytes}, 'hex') FROM {table} WHERE {column} IS NOT NULL"
+        ));
+        values.extend(rows.lines().map(from_hex));
+    }
+    values
+}
+
+fn sqlite_values(file: &Path, prefix: &str) -> Vec<Vec<u8>> {
+    use rusqlite::types::ValueRef;
+    let database = rusqlite::Connection::open(file).unwrap();
+    let mut tables = database
+        .prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE ?1 || '%'")
+        .unwrap();
+    let names: Vec<String> = tables
+        .query_map([prefix], |row| row.get(0))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    let mut values = Vec::new();
+    for name in names {
+        let mut rows = database.prepare(&format!("SELECT * FROM {name}")).unwrap();
+        let columns = rows.column_count();
+        let mut rows = rows.query([]).unwrap();
+        while let Some(row) = rows.next().unwrap() {
+            for column in 0..columns {
+                match row.get_ref(column).unwrap() {
+                    ValueRef::Text(bytes) | ValueRef::Blob(bytes) => values.push(bytes.to_vec()),
+                    ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => {}
+                }
+            }
+        }
+    }
+    values
+}
+
+fn from_hex(text: &str) -> Vec<u8> {
+    let digits = text.as_bytes().chunks_exact(2);
+    digits
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+/// Somebody else who holds what is written.
+pub(crate) enum Rival {
+    Sqlite(rusqlite::Connection),
+    Postgres(tokio_postgres::Client),
+}
+
+impl Rival {
+    pub(crate) async fn let_go(self) {
+        match self {
+            Self::Sqlite(rival) => rival.execute_batch("ROLLBACK").unwrap(),
+            Self::Postgres(rival) => rival.batch_execute("ROLLBACK").await.unwrap(),
+        }
+    }
+}
 
 /// An application with an admin key of workspace `default`.
 pub(crate) struct App {
     pub(crate) application: Application,
     pub(crate) router: Router,
     pub(crate) admin: String,
-    pub(crate) folder: Arc<TempDir>,
+    pub(crate) place: Place,
 }
 
 /// An answer, read whole.
@@ -110,38 +290,33 @@ pub(crate) fn workspace(name: &str) -> WorkspaceId {
 }
 
 impl App {
-    pub(crate) async fn new() -> Self {
-        Self::with(Settings::default()).await
+    pub(crate) async fn new(on: On) -> Self {
+        Self::with(on, Settings::default()).await
     }
 
-    pub(crate) async fn with(settings: Settings) -> Self {
-        let folder = Arc::new(tempfile::tempdir().unwrap());
-        let mut app = Self::on(folder, settings).await;
+    pub(crate) async fn with(on: On, settings: Settings) -> Self {
+        let place = Place::new(on);
+        let mut app = Self::on(place.open().await, place, settings).await;
         app.admin = app.issue("default", Role::Admin).await;
         app
     }
 
-    /// Another process, as it were, on the same folder.
+    /// Another process, as it were, on the same store.
     pub(crate) async fn beside(&self, settings: Settings) -> Self {
-        let mut app = Self::on(Arc::clone(&self.folder), settings).await;
+        let place = self.place.clone();
+        let mut app = Self::on(place.open().await, place, settings).await;
         app.admin.clone_from(&self.admin);
         app
     }
 
-    #[allow(
-        clippy::field_reassign_with_default,
-        reason = "the options have a private field"
-    )]
-    async fn on(folder: Arc<TempDir>, settings: Settings) -> Self {
-        let mut options = Options::default();
-        options.lock_patience = Duration::from_millis(300);
-        let store = SqliteStore::open(folder.path().join("test.db"), options).unwrap();
-        let application = Application::start(Arc::new(store), settings).await.unwrap();
+    /// On a store that was opened before.
+    pub(crate) async fn on(store: Arc<dyn Store>, place: Place, settings: Settings) -> Self {
+        let application = Application::start(store, settings).await.unwrap();
         Self {
             router: application.router(),
             application,
             admin: String::new(),
-            folder,
+            place,
         }
     }
 
@@ -154,10 +329,6 @@ impl App {
         };
         let issued = self.application.agent_keys().issue(new).await.unwrap();
         issued.credential.reveal().to_string()
-    }
-
-    pub(crate) fn database(&self) -> PathBuf {
-        self.folder.path().join("test.db")
     }
 
     /// A request without a credential.

@@ -6,7 +6,20 @@ use counterfoil_sqlite::{Options, SqliteStore};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use crate::fixture::{App, id_of, workspace};
+use crate::fixture::{App, On, id_of, workspace};
+
+on_both! {
+    i2_a_tool_runs_once_per_key_and_its_replay_is_the_same_result,
+    a_key_of_rest_and_one_of_mcp_are_two,
+    a_mutating_tool_needs_a_key_and_wrong_arguments_use_none_up,
+    reading_tools_need_no_key,
+    field_15_tools_are_honest_about_what_they_do_and_how_to_use_a_key,
+    the_prefix_of_meta_is_the_configured_one,
+    i4_a_credential_is_asked_for_with_every_request,
+    only_known_hosts_and_origins_are_answered,
+    failed_authentications_are_limited_by_address_and_lock_nobody_else_out,
+    each_request_of_a_batch_takes_of_the_rate,
+}
 
 async fn rpc(app: &App, credential: &str, method: &str, params: Value) -> Value {
     let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
@@ -27,9 +40,8 @@ async fn call(app: &App, tool: &str, arguments: Value) -> Value {
     rpc(app, &app.admin, "tools/call", params).await
 }
 
-#[tokio::test]
-async fn i2_a_tool_runs_once_per_key_and_its_replay_is_the_same_result() {
-    let app = App::new().await;
+async fn i2_a_tool_runs_once_per_key_and_its_replay_is_the_same_result(on: On) {
+    let app = App::new(on).await;
     let first = call(
         &app,
         "create_note",
@@ -62,9 +74,8 @@ async fn i2_a_tool_runs_once_per_key_and_its_replay_is_the_same_result() {
     assert_eq!(conflict["error"]["data"]["code"], "idempotency_conflict");
 }
 
-#[tokio::test]
-async fn a_key_of_rest_and_one_of_mcp_are_two() {
-    let app = App::new().await;
+async fn a_key_of_rest_and_one_of_mcp_are_two(on: On) {
+    let app = App::new(on).await;
     app.note("k", "hello").await;
     let made = call(
         &app,
@@ -79,9 +90,8 @@ async fn a_key_of_rest_and_one_of_mcp_are_two() {
     assert_eq!(app.notes().await, 2);
 }
 
-#[tokio::test]
-async fn a_mutating_tool_needs_a_key_and_wrong_arguments_use_none_up() {
-    let app = App::new().await;
+async fn a_mutating_tool_needs_a_key_and_wrong_arguments_use_none_up(on: On) {
+    let app = App::new(on).await;
     let keyless = call(&app, "create_note", json!({"body": "hello"})).await;
     assert_eq!(keyless["error"]["code"], -32602);
     for body in [
@@ -110,9 +120,8 @@ async fn a_mutating_tool_needs_a_key_and_wrong_arguments_use_none_up() {
     assert_eq!(made["result"]["isError"], false);
 }
 
-#[tokio::test]
-async fn reading_tools_need_no_key() {
-    let app = App::new().await;
+async fn reading_tools_need_no_key(on: On) {
+    let app = App::new(on).await;
     let made = call(
         &app,
         "create_note",
@@ -154,9 +163,8 @@ async fn reading_tools_need_no_key() {
     }
 }
 
-#[tokio::test]
-async fn field_15_tools_are_honest_about_what_they_do_and_how_to_use_a_key() {
-    let app = App::new().await;
+async fn field_15_tools_are_honest_about_what_they_do_and_how_to_use_a_key(on: On) {
+    let app = App::new(on).await;
     let listed = rpc(&app, &app.admin, "tools/list", json!({})).await;
     let tools = listed["result"]["tools"].as_array().unwrap();
     let names: Vec<_> = tools
@@ -199,12 +207,14 @@ async fn field_15_tools_are_honest_about_what_they_do_and_how_to_use_a_key() {
     );
 }
 
-#[tokio::test]
-async fn the_prefix_of_meta_is_the_configured_one() {
-    let app = App::with(Settings {
-        meta_prefix: "assay".to_owned(),
-        ..Settings::default()
-    })
+async fn the_prefix_of_meta_is_the_configured_one(on: On) {
+    let app = App::with(
+        on,
+        Settings {
+            meta_prefix: "assay".to_owned(),
+            ..Settings::default()
+        },
+    )
     .await;
     let params = json!({
         "name": "create_note",
@@ -218,9 +228,8 @@ async fn the_prefix_of_meta_is_the_configured_one() {
     assert_eq!(app.notes().await, 1);
 }
 
-#[tokio::test]
-async fn i4_a_credential_is_asked_for_with_every_request() {
-    let app = App::new().await;
+async fn i4_a_credential_is_asked_for_with_every_request(on: On) {
+    let app = App::new(on).await;
     let member = app.issue("default", Role::Member).await;
     let params = json!({"name": "create_note", "arguments": {"body": "x", "idempotency_key": "k"}});
     let made = rpc(&app, &member, "tools/call", params.clone()).await;
@@ -257,9 +266,8 @@ async fn i4_a_credential_is_asked_for_with_every_request() {
     assert_eq!(list["result"]["structuredContent"]["notes"], json!([]));
 }
 
-#[tokio::test]
-async fn only_known_hosts_and_origins_are_answered() {
-    let app = App::new().await;
+async fn only_known_hosts_and_origins_are_answered(on: On) {
+    let app = App::new(on).await;
     let send = |host: &'static str, origin: Option<&'static str>| {
         let mut asking = app.post("/mcp").header("host", host).bearer(&app.admin);
         if let Some(origin) = origin {
@@ -293,9 +301,8 @@ async fn ping_from(app: &App, address: &str, credential: Option<&str>) -> (u16, 
     (response.status().as_u16(), challenged)
 }
 
-#[tokio::test]
-async fn failed_authentications_are_limited_by_address_and_lock_nobody_else_out() {
-    let app = App::new().await;
+async fn failed_authentications_are_limited_by_address_and_lock_nobody_else_out(on: On) {
+    let app = App::new(on).await;
     let known = app.issue("default", Role::Member).await;
     assert_eq!(ping_from(&app, "192.0.2.1:1", Some(&known)).await.0, 200);
     let wrong = format!("cfk_{}_{}", "0a".repeat(16), "0b".repeat(32));
@@ -311,16 +318,18 @@ async fn failed_authentications_are_limited_by_address_and_lock_nobody_else_out(
     assert_eq!(ping_from(&app, "192.0.2.1:3", Some(&known)).await.0, 200);
 }
 
-#[tokio::test]
-async fn each_request_of_a_batch_takes_of_the_rate() {
+async fn each_request_of_a_batch_takes_of_the_rate(on: On) {
     let rate = Rate {
         per_second: 1,
         burst: 3,
     };
-    let app = App::with(Settings {
-        rate,
-        ..Settings::default()
-    })
+    let app = App::with(
+        on,
+        Settings {
+            rate,
+            ..Settings::default()
+        },
+    )
     .await;
     let call = |n: u32| {
         let arguments = json!({"body": "b", "idempotency_key": n.to_string()});

@@ -4,11 +4,24 @@ use counterfoil_core::Retention;
 use counterfoil_server::{Role, Settings};
 use serde_json::json;
 
-use crate::fixture::App;
+use crate::fixture::{App, On};
 
-#[tokio::test]
-async fn i2_a_retry_gets_the_first_answer_byte_for_byte() {
-    let app = App::new().await;
+on_both! {
+    i2_a_retry_gets_the_first_answer_byte_for_byte,
+    field_05_of_eight_first_calls_at_once_one_runs,
+    i5_field_11_without_a_key_a_mutation_runs_each_time,
+    field_02_another_body_under_a_used_key_is_a_conflict,
+    field_01_over_rest_another_field_order_is_another_body_and_the_rule_is_named,
+    an_invalid_request_uses_up_no_key,
+    pages_cover_every_note_once_the_newest_first,
+    wrong_pages_are_refused,
+    i4_another_workspace_sees_nothing,
+    past_its_replay_window_a_key_is_refused_while_its_tombstone_lives,
+    without_tombstones_a_key_past_its_window_is_a_new_action,
+}
+
+async fn i2_a_retry_gets_the_first_answer_byte_for_byte(on: On) {
+    let app = App::new(on).await;
     let first = app.note("k", "hello").await;
     assert_eq!(first.status, 201);
     let body = first.json();
@@ -33,9 +46,8 @@ async fn i2_a_retry_gets_the_first_answer_byte_for_byte() {
     assert_eq!(note["note_id"], id);
 }
 
-#[tokio::test]
-async fn field_05_of_eight_first_calls_at_once_one_runs() {
-    let app = App::new().await;
+async fn field_05_of_eight_first_calls_at_once_one_runs(on: On) {
+    let app = App::new(on).await;
     let calls = (0..8).map(|_| app.note("k", "hello"));
     let mut ids = Vec::new();
     let mut set = Vec::new();
@@ -83,9 +95,8 @@ async fn futures<T>(set: Vec<impl Future<Output = T>>) -> Vec<T> {
         .collect()
 }
 
-#[tokio::test]
-async fn i5_field_11_without_a_key_a_mutation_runs_each_time() {
-    let app = App::new().await;
+async fn i5_field_11_without_a_key_a_mutation_runs_each_time(on: On) {
+    let app = App::new(on).await;
     for _ in 0..2 {
         let answer = app
             .post("/api/v1/notes")
@@ -101,9 +112,8 @@ async fn i5_field_11_without_a_key_a_mutation_runs_each_time() {
     assert_eq!(app.operations().await, 0);
 }
 
-#[tokio::test]
-async fn field_02_another_body_under_a_used_key_is_a_conflict() {
-    let app = App::new().await;
+async fn field_02_another_body_under_a_used_key_is_a_conflict(on: On) {
+    let app = App::new(on).await;
     let first = app.note("k", "one").await;
     let problem = app
         .note("k", "two")
@@ -115,9 +125,8 @@ async fn field_02_another_body_under_a_used_key_is_a_conflict() {
     assert!(app.note("k", "one").await.is_replay());
 }
 
-#[tokio::test]
-async fn field_01_over_rest_another_field_order_is_another_body_and_the_rule_is_named() {
-    let app = App::new().await;
+async fn field_01_over_rest_another_field_order_is_another_body_and_the_rule_is_named(on: On) {
+    let app = App::new(on).await;
     let send = |body: &'static str| {
         app.post("/api/v1/agent-keys")
             .bearer(&app.admin)
@@ -132,9 +141,8 @@ async fn field_01_over_rest_another_field_order_is_another_body_and_the_rule_is_
     assert!(said.contains("byte"), "{said}");
 }
 
-#[tokio::test]
-async fn an_invalid_request_uses_up_no_key() {
-    let app = App::new().await;
+async fn an_invalid_request_uses_up_no_key(on: On) {
+    let app = App::new(on).await;
     let long = "x".repeat(10_001);
     for body in ["", long.as_str(), "a\u{0}b"] {
         let problem = app.note("k", body).await.problem(422, "invalid");
@@ -154,9 +162,8 @@ async fn an_invalid_request_uses_up_no_key() {
     assert_eq!(app.note("k", &longest).await.status, 201);
 }
 
-#[tokio::test]
-async fn pages_cover_every_note_once_the_newest_first() {
-    let app = App::new().await;
+async fn pages_cover_every_note_once_the_newest_first(on: On) {
+    let app = App::new(on).await;
     let mut made = Vec::new();
     for n in 0..5 {
         let answer = app.note(&format!("k{n}"), &format!("note {n}")).await;
@@ -181,9 +188,8 @@ async fn pages_cover_every_note_once_the_newest_first() {
     assert_eq!(seen, made);
 }
 
-#[tokio::test]
-async fn wrong_pages_are_refused() {
-    let app = App::new().await;
+async fn wrong_pages_are_refused(on: On) {
+    let app = App::new(on).await;
     for (query, field) in [
         ("limit=0", "/limit"),
         ("limit=101", "/limit"),
@@ -203,9 +209,8 @@ async fn wrong_pages_are_refused() {
     assert_eq!(operations["next_cursor"], json!(null));
 }
 
-#[tokio::test]
-async fn i4_another_workspace_sees_nothing() {
-    let app = App::new().await;
+async fn i4_another_workspace_sees_nothing(on: On) {
+    let app = App::new(on).await;
     let other = app.issue("other", Role::Admin).await;
     let id = app.note("k", "secret").await.json()["note_id"].clone();
     let path = format!("/api/v1/notes/{}", id.as_str().unwrap());
@@ -236,9 +241,8 @@ fn retention(replay_ms: u64, tombstone_ms: u64) -> Settings {
     }
 }
 
-#[tokio::test]
-async fn past_its_replay_window_a_key_is_refused_while_its_tombstone_lives() {
-    let app = App::with(retention(0, 3_600_000)).await;
+async fn past_its_replay_window_a_key_is_refused_while_its_tombstone_lives(on: On) {
+    let app = App::with(on, retention(0, 3_600_000)).await;
     let first = app.note("k", "hello").await;
     let problem = app
         .note("k", "hello")
@@ -251,9 +255,8 @@ async fn past_its_replay_window_a_key_is_refused_while_its_tombstone_lives() {
     assert_eq!(app.notes().await, 1);
 }
 
-#[tokio::test]
-async fn without_tombstones_a_key_past_its_window_is_a_new_action() {
-    let app = App::with(retention(0, 0)).await;
+async fn without_tombstones_a_key_past_its_window_is_a_new_action(on: On) {
+    let app = App::with(on, retention(0, 0)).await;
     let first = app.note("k", "hello").await;
     let second = app.note("k", "hello").await;
     assert_eq!(second.status, 201);

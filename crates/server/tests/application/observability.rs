@@ -1,6 +1,6 @@
 use std::{
     io::Write,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -9,7 +9,11 @@ use counterfoil_engine::Limits;
 use counterfoil_server::{Role, Settings};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::fixture::App;
+use crate::fixture::{App, On};
+
+on_both! {
+    traces_hold_no_bodies_arguments_or_credentials,
+}
 
 #[derive(Clone, Default)]
 struct Captured(Arc<Mutex<Vec<u8>>>);
@@ -33,24 +37,34 @@ impl<'a> MakeWriter<'a> for Captured {
     }
 }
 
-/// Nothing of what is secret or somebody's content is in any trace, at any level.
-#[tokio::test]
-async fn traces_hold_no_bodies_arguments_or_credentials() {
-    let captured = Captured::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_ansi(false)
-        .with_writer(captured.clone())
-        .finish();
-    // For the whole process, so that the writer's thread is heard too.
-    tracing::subscriber::set_global_default(subscriber).unwrap();
-    let app = App::with(Settings {
-        limits: Limits {
-            patience: Duration::from_millis(50),
-            ..Limits::default()
-        },
-        ..Settings::default()
+/// What this process traces. Of the whole process, so that other threads and tasks are heard too.
+fn captured() -> &'static Captured {
+    static CAPTURED: OnceLock<Captured> = OnceLock::new();
+    CAPTURED.get_or_init(|| {
+        let captured = Captured::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_ansi(false)
+            .with_writer(captured.clone())
+            .finish();
+        tracing::subscriber::set_global_default(subscriber).unwrap();
+        captured
     })
+}
+
+/// Nothing of what is secret or somebody's content is in any trace, at any level.
+async fn traces_hold_no_bodies_arguments_or_credentials(on: On) {
+    let captured = captured();
+    let app = App::with(
+        on,
+        Settings {
+            limits: Limits {
+                patience: Duration::from_millis(50),
+                ..Limits::default()
+            },
+            ..Settings::default()
+        },
+    )
     .await;
     let member = app.issue("default", Role::Member).await;
     let first = app.note("key-of-the-caller", "body-of-the-note").await;
@@ -77,13 +91,12 @@ async fn traces_hold_no_bodies_arguments_or_credentials() {
         .bearer("cfk_wrong-credential")
         .send()
         .await;
-    let rival = rusqlite::Connection::open(app.database()).unwrap();
-    rival.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let rival = app.place.lock().await;
     let busy = app
         .note("another-key-of-the-caller", "body-of-the-note")
         .await;
     assert_eq!(busy.status, 503);
-    rival.execute_batch("ROLLBACK").unwrap();
+    rival.let_go().await;
     let text = String::from_utf8(captured.0.lock().unwrap().clone()).unwrap();
     let operation_id = first.header("operation-id").unwrap();
     assert!(text.contains(&format!("operation_id={operation_id} attempt=1")));

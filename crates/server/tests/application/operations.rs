@@ -5,7 +5,15 @@ use counterfoil_core::Retention;
 use counterfoil_server::{Role, Settings};
 use serde_json::{Value, json};
 
-use crate::fixture::{Answer, App};
+use crate::fixture::{Answer, App, On};
+
+on_both! {
+    field_13_a_result_can_be_fetched_by_its_operation_id,
+    i4_a_result_goes_to_its_own_principal_only,
+    operations_are_paged_and_filtered,
+    past_its_window_an_operation_is_shown_as_expired,
+    field_21_operations_in_doubt_come_first,
+}
 
 async fn show(app: &App, credential: &str, id: &str) -> Answer {
     app.ask(Method::GET, &format!("/api/v1/operations/{id}"))
@@ -14,9 +22,8 @@ async fn show(app: &App, credential: &str, id: &str) -> Answer {
         .await
 }
 
-#[tokio::test]
-async fn field_13_a_result_can_be_fetched_by_its_operation_id() {
-    let app = App::new().await;
+async fn field_13_a_result_can_be_fetched_by_its_operation_id(on: On) {
+    let app = App::new(on).await;
     let created = app.note("k", "hello").await;
     let id = created.json()["operation_id"].as_str().unwrap().to_owned();
     let view = show(&app, &app.admin, &id).await.json();
@@ -36,9 +43,8 @@ async fn field_13_a_result_can_be_fetched_by_its_operation_id() {
     assert!(!view.to_string().contains("\"k\""), "the key is not shown");
 }
 
-#[tokio::test]
-async fn i4_a_result_goes_to_its_own_principal_only() {
-    let app = App::new().await;
+async fn i4_a_result_goes_to_its_own_principal_only(on: On) {
+    let app = App::new(on).await;
     let member = app.issue("default", Role::Member).await;
     let bystander = app.issue("default", Role::Member).await;
     let foreign = app.issue("other", Role::Admin).await;
@@ -78,9 +84,8 @@ async fn i4_a_result_goes_to_its_own_principal_only() {
     assert_eq!(list(foreign).await, 0);
 }
 
-#[tokio::test]
-async fn operations_are_paged_and_filtered() {
-    let app = App::new().await;
+async fn operations_are_paged_and_filtered(on: On) {
+    let app = App::new(on).await;
     for n in 0..5 {
         app.note(&format!("k{n}"), "x").await;
     }
@@ -126,15 +131,17 @@ async fn operations_are_paged_and_filtered() {
     answer.problem(422, "invalid");
 }
 
-#[tokio::test]
-async fn past_its_window_an_operation_is_shown_as_expired() {
-    let app = App::with(Settings {
-        retention: Retention {
-            replay_for: Duration::ZERO,
-            tombstone_for: Duration::from_secs(3600),
+async fn past_its_window_an_operation_is_shown_as_expired(on: On) {
+    let app = App::with(
+        on,
+        Settings {
+            retention: Retention {
+                replay_for: Duration::ZERO,
+                tombstone_for: Duration::from_secs(3600),
+            },
+            ..Settings::default()
         },
-        ..Settings::default()
-    })
+    )
     .await;
     let id = app.note("k", "hello").await.json()["operation_id"]
         .as_str()
@@ -157,11 +164,10 @@ async fn past_its_window_an_operation_is_shown_as_expired() {
     }
 }
 
-#[tokio::test]
-async fn field_21_operations_in_doubt_come_first() {
+async fn field_21_operations_in_doubt_come_first(on: On) {
     use counterfoil_core::{Fingerprint, Key, Policy, PrincipalId, Target};
     use counterfoil_engine::{Call, Operation, Outcome};
-    let app = App::new().await;
+    let app = App::new(on).await;
     let principal = crate::fixture::id_of(&app.admin);
     let identity = counterfoil_core::Identity {
         workspace: crate::fixture::workspace("default"),

@@ -2,11 +2,27 @@ use axum::http::Method;
 use counterfoil_server::{Rate, Role, Settings};
 use serde_json::{Value, json};
 
-use crate::fixture::{App, id_of, workspace};
+use crate::fixture::{App, On, id_of, workspace};
 
-#[tokio::test]
-async fn field_08_one_key_of_two_principals_is_two_calls() {
-    let app = App::new().await;
+on_both! {
+    field_08_one_key_of_two_principals_is_two_calls,
+    only_a_valid_bearer_credential_gets_in,
+    i4_a_revoked_principal_gets_no_replay_whichever_process_revoked_it,
+    a_principal_survives_the_rotation_of_its_secret,
+    field_09_an_issued_key_is_in_the_first_answer_only_and_nowhere_on_disk,
+    a_lost_key_is_found_again_by_rotation,
+    an_admin_cannot_lock_itself_out_by_rotating_its_own_key,
+    two_credentials_in_one_request_are_none,
+    field_10_a_kept_refusal_of_a_key_says_that_it_is_kept,
+    only_an_admin_handles_keys_and_only_those_of_its_workspace,
+    revoking_is_for_good_and_may_be_repeated,
+    names_and_roles_of_keys_are_checked,
+    a_rate_limit_refuses_before_a_receipt_is_touched,
+    failed_authentications_are_limited,
+}
+
+async fn field_08_one_key_of_two_principals_is_two_calls(on: On) {
+    let app = App::new(on).await;
     let second = app.issue("default", Role::Member).await;
     let mine = app.note("k", "hello").await;
     let theirs = app
@@ -23,9 +39,8 @@ async fn field_08_one_key_of_two_principals_is_two_calls() {
     assert_eq!(app.notes().await, 2);
 }
 
-#[tokio::test]
-async fn only_a_valid_bearer_credential_gets_in() {
-    let app = App::new().await;
+async fn only_a_valid_bearer_credential_gets_in(on: On) {
+    let app = App::new(on).await;
     let wrong_secret = format!("{}0000", &app.admin[..app.admin.len() - 4]);
     let unknown = format!("cfk_{}_{}", "0".repeat(32), "0".repeat(64));
     let headers = [
@@ -49,9 +64,8 @@ async fn only_a_valid_bearer_credential_gets_in() {
     }
 }
 
-#[tokio::test]
-async fn i4_a_revoked_principal_gets_no_replay_whichever_process_revoked_it() {
-    let app = App::new().await;
+async fn i4_a_revoked_principal_gets_no_replay_whichever_process_revoked_it(on: On) {
+    let app = App::new(on).await;
     let other_process = app.beside(Settings::default()).await;
     let member = app.issue("default", Role::Member).await;
     let send = || {
@@ -72,9 +86,8 @@ async fn i4_a_revoked_principal_gets_no_replay_whichever_process_revoked_it() {
     send().await.problem(401, "unauthorized");
 }
 
-#[tokio::test]
-async fn a_principal_survives_the_rotation_of_its_secret() {
-    let app = App::new().await;
+async fn a_principal_survives_the_rotation_of_its_secret(on: On) {
+    let app = App::new(on).await;
     let old = app.issue("default", Role::Member).await;
     let send = |credential: &str| {
         app.post("/api/v1/notes")
@@ -94,9 +107,8 @@ async fn a_principal_survives_the_rotation_of_its_secret() {
     assert_eq!(again.body, first.body);
 }
 
-#[tokio::test]
-async fn field_09_an_issued_key_is_in_the_first_answer_only_and_nowhere_on_disk() {
-    let app = App::new().await;
+async fn field_09_an_issued_key_is_in_the_first_answer_only_and_nowhere_on_disk(on: On) {
+    let app = App::new(on).await;
     let issue = || {
         app.post("/api/v1/agent-keys")
             .bearer(&app.admin)
@@ -125,13 +137,17 @@ async fn field_09_an_issued_key_is_in_the_first_answer_only_and_nowhere_on_disk(
         .await;
     assert_eq!(shown.json()["result"]["body"]["key"], Value::Null);
     let secret = key.rsplit('_').next().unwrap();
-    for entry in std::fs::read_dir(app.folder.path()).unwrap() {
-        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
-        let found = bytes
-            .windows(secret.len())
-            .any(|part| part == secret.as_bytes());
-        assert!(!found);
-    }
+    let stored = app.place.kept();
+    let lies_there = |text: &str| {
+        let parts = |bytes: &Vec<u8>| {
+            bytes
+                .windows(text.len())
+                .any(|part| part == text.as_bytes())
+        };
+        stored.iter().any(parts)
+    };
+    assert!(!lies_there(secret));
+    assert!(lies_there(&id_of(&key)), "the check finds what is there");
     let works = app
         .ask(Method::GET, "/api/v1/notes")
         .bearer(&key)
@@ -140,9 +156,8 @@ async fn field_09_an_issued_key_is_in_the_first_answer_only_and_nowhere_on_disk(
     assert_eq!(works.status, 200);
 }
 
-#[tokio::test]
-async fn a_lost_key_is_found_again_by_rotation() {
-    let app = App::new().await;
+async fn a_lost_key_is_found_again_by_rotation(on: On) {
+    let app = App::new(on).await;
     let member = app.issue("default", Role::Member).await;
     let path = format!("/api/v1/agent-keys/{}/rotate", id_of(&member));
     let rotate = |key: &'static str| app.post(&path).bearer(&app.admin).key(key).send();
@@ -161,9 +176,8 @@ async fn a_lost_key_is_found_again_by_rotation() {
     assert_eq!(works.status, 200);
 }
 
-#[tokio::test]
-async fn an_admin_cannot_lock_itself_out_by_rotating_its_own_key() {
-    let app = App::new().await;
+async fn an_admin_cannot_lock_itself_out_by_rotating_its_own_key(on: On) {
+    let app = App::new(on).await;
     let path = format!("/api/v1/agent-keys/{}/rotate", id_of(&app.admin));
     let refused = app.post(&path).bearer(&app.admin).key("r").send().await;
     let problem = refused.problem(422, "invalid");
@@ -185,9 +199,8 @@ async fn an_admin_cannot_lock_itself_out_by_rotating_its_own_key() {
     assert_eq!(list(&new).await.status, 200);
 }
 
-#[tokio::test]
-async fn two_credentials_in_one_request_are_none() {
-    let app = App::new().await;
+async fn two_credentials_in_one_request_are_none(on: On) {
+    let app = App::new(on).await;
     for other in ["junk", app.admin.as_str()] {
         let asked = app.ask(Method::GET, "/api/v1/notes").bearer(&app.admin);
         asked
@@ -198,9 +211,8 @@ async fn two_credentials_in_one_request_are_none() {
     }
 }
 
-#[tokio::test]
-async fn field_10_a_kept_refusal_of_a_key_says_that_it_is_kept() {
-    let app = App::new().await;
+async fn field_10_a_kept_refusal_of_a_key_says_that_it_is_kept(on: On) {
+    let app = App::new(on).await;
     let member = app.issue("default", Role::Member).await;
     let path = format!("/api/v1/agent-keys/{}", id_of(&member));
     let revoke = app.ask(Method::DELETE, &path).bearer(&app.admin);
@@ -222,9 +234,8 @@ async fn field_10_a_kept_refusal_of_a_key_says_that_it_is_kept() {
     }
 }
 
-#[tokio::test]
-async fn only_an_admin_handles_keys_and_only_those_of_its_workspace() {
-    let app = App::new().await;
+async fn only_an_admin_handles_keys_and_only_those_of_its_workspace(on: On) {
+    let app = App::new(on).await;
     let member = app.issue("default", Role::Member).await;
     let foreign = app.issue("other", Role::Member).await;
     let as_member = app
@@ -259,9 +270,8 @@ async fn only_an_admin_handles_keys_and_only_those_of_its_workspace() {
     assert_eq!(works.status, 200);
 }
 
-#[tokio::test]
-async fn revoking_is_for_good_and_may_be_repeated() {
-    let app = App::new().await;
+async fn revoking_is_for_good_and_may_be_repeated(on: On) {
+    let app = App::new(on).await;
     let member = app.issue("default", Role::Member).await;
     let path = format!("/api/v1/agent-keys/{}", id_of(&member));
     let revoke = |key: &'static str| {
@@ -290,9 +300,8 @@ async fn revoking_is_for_good_and_may_be_repeated() {
     refused.problem(422, "invalid");
 }
 
-#[tokio::test]
-async fn names_and_roles_of_keys_are_checked() {
-    let app = App::new().await;
+async fn names_and_roles_of_keys_are_checked(on: On) {
+    let app = App::new(on).await;
     let long = json!({"name": "x".repeat(101)}).to_string();
     for (body, field) in [
         (r#"{}"#, "/name"),
@@ -315,15 +324,17 @@ async fn names_and_roles_of_keys_are_checked() {
     assert_eq!(app.operations().await, 0);
 }
 
-#[tokio::test]
-async fn a_rate_limit_refuses_before_a_receipt_is_touched() {
-    let app = App::with(Settings {
-        rate: Rate {
-            per_second: 1,
-            burst: 3,
+async fn a_rate_limit_refuses_before_a_receipt_is_touched(on: On) {
+    let app = App::with(
+        on,
+        Settings {
+            rate: Rate {
+                per_second: 1,
+                burst: 3,
+            },
+            ..Settings::default()
         },
-        ..Settings::default()
-    })
+    )
     .await;
     let other = app.issue("default", Role::Member).await;
     for n in 0..3 {
@@ -344,9 +355,8 @@ async fn a_rate_limit_refuses_before_a_receipt_is_touched() {
     assert_eq!(theirs.json()["notes"].as_array().unwrap().len(), 3);
 }
 
-#[tokio::test]
-async fn failed_authentications_are_limited() {
-    let app = App::new().await;
+async fn failed_authentications_are_limited(on: On) {
+    let app = App::new(on).await;
     assert_eq!(app.get("/api/v1/notes").send().await.status, 200);
     let mut refused = Vec::new();
     for _ in 0..80 {
