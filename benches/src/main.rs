@@ -43,6 +43,12 @@ struct Arguments {
     /// Receipts of the large database, other than 1,000,000 (100,000 if quick).
     #[arg(long)]
     receipts: Option<u64>,
+    /// Connections of the PostgreSQL store that write, other than its default.
+    #[arg(long)]
+    lanes: Option<usize>,
+    /// Connections of the PostgreSQL store that look up, other than its default.
+    #[arg(long)]
+    readers: Option<usize>,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -118,8 +124,12 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
         Scale::full()
     };
     scale.large = arguments.receipts.unwrap_or(scale.large);
+    let mut postgres = counterfoil_postgres::Options::default();
+    postgres.lanes = arguments.lanes.unwrap_or(postgres.lanes);
+    postgres.readers = arguments.readers.unwrap_or(postgres.readers);
     let bench = Bench {
         scale,
+        postgres,
         binary: release.join(format!("counterfoil{}", std::env::consts::EXE_SUFFIX)),
         folder: folder.path().to_owned(),
     };

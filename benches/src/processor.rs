@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use crate::Error;
+use crate::{
+    Error,
+    report::{Figure, Report, median},
+};
 
 /// Ticks per second of the times in `/proc`: the same on every Linux.
 const TICKS: f64 = 100.0;
@@ -28,6 +31,29 @@ pub(crate) struct Watch {
 pub(crate) struct Shares {
     pub(crate) cores: BTreeMap<&'static str, f64>,
     pub(crate) busy: f64,
+}
+
+/// The shares of several rounds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rounds(BTreeMap<&'static str, Vec<f64>>);
+
+impl Rounds {
+    pub(crate) fn add(&mut self, shares: Shares) {
+        for (who, cores) in shares.cores {
+            self.0.entry(who).or_default().push(cores);
+        }
+        self.0.entry("all").or_default().push(shares.busy);
+    }
+
+    /// Says how many cores were busy, and what of each a call took.
+    pub(crate) fn tell(&self, report: &mut Report, figure: &Figure) {
+        for (who, cores) in &self.0 {
+            let cores = median(cores.iter().copied()).unwrap_or_default();
+            report.quantity(format!("  cores busy: {who}"), cores, "cores");
+            let micros = cores * 1e6 / figure.per_second.max(1.0);
+            report.quantity(format!("  for each call: {who}"), micros, "us");
+        }
+    }
 }
 
 impl Watch {

@@ -16,6 +16,8 @@ use crate::{Error, child::Server, scale::Scale};
 pub(crate) struct Bench {
     /// How much is measured.
     pub(crate) scale: Scale,
+    /// How the PostgreSQL store is opened.
+    pub(crate) postgres: counterfoil_postgres::Options,
     /// The release binary.
     pub(crate) binary: PathBuf,
     /// A folder on a real disk, gone after the run.

@@ -20,7 +20,7 @@ pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result<(), Error> {
             println!("\nPostgreSQL, growth, {keys}");
             let mut sizes = Vec::new();
             for (database, receipts) in databases.iter().zip([scale.small, scale.large]) {
-                let callers = filled(report, database, kind, receipts).await?;
+                let callers = filled(bench, report, database, kind, receipts).await?;
                 sizes.push((receipts, callers, Vec::new()));
             }
             for _ in 0..scale.rounds {
@@ -51,12 +51,13 @@ pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result<(), Error> {
 
 /// Callers of a database with so many receipts, as real calls leave them.
 async fn filled(
+    bench: &Bench,
     report: &mut Report,
     database: &Database,
     kind: Kind,
     receipts: u64,
 ) -> Result<Callers, Error> {
-    let callers = super::callers(database, Series::new(kind)?, 1).await?;
+    let callers = super::callers(bench, database, Series::new(kind)?, 1).await?;
     let round = callers.fill(Commits::Two, receipts).await?;
     let name = format!("filling up to {receipts} receipts, 256 callers");
     report.quantity(name, round.per_second, "calls/s");

@@ -8,10 +8,16 @@ pub(crate) mod workspaces;
 
 use std::sync::{Arc, OnceLock};
 
-use counterfoil_postgres::{Options, PostgresStore};
+use counterfoil_postgres::PostgresStore;
 use counterfoil_test_postgres::Database;
 
-use crate::{Error, callers::Callers, keys::Series, processor};
+use crate::{
+    Error,
+    callers::Callers,
+    keys::Series,
+    parts::Bench,
+    processor::{self, Watch, Whose},
+};
 
 const ABOUT: &str = "SELECT format(
     'PostgreSQL %s; fsync %s, synchronous_commit %s, full_page_writes %s, shared_buffers %s, max_wal_size %s',
@@ -35,13 +41,22 @@ pub(crate) fn postmaster(database: &Database) -> Result<u32, Error> {
     processor::parent_of(id)
 }
 
+/// Watches PostgreSQL and this process, in which the callers are.
+pub(crate) fn watch(postmaster: u32) -> Result<Watch, Error> {
+    Watch::new(vec![
+        ("PostgreSQL", vec![Whose::Family(postmaster)]),
+        ("callers", vec![Whose::Process(std::process::id())]),
+    ])
+}
+
 /// Callers of a store on this database, as one node has it.
 pub(crate) async fn callers(
+    bench: &Bench,
     database: &Database,
     series: Series,
     workspaces: usize,
 ) -> Result<Callers, Error> {
-    let store = PostgresStore::open(database.url(), Options::default()).await?;
+    let store = PostgresStore::open(database.url(), bench.postgres.clone()).await?;
     Callers::on(Arc::new(store), series, workspaces).await
 }
 

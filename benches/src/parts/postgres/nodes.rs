@@ -1,5 +1,3 @@
-use std::collections::BTreeMap;
-
 use counterfoil_test_postgres::Database;
 
 use crate::{
@@ -7,7 +5,7 @@ use crate::{
     keys::{Kind, Series},
     load::{Expected, Keys, Load, Pick, Round, Until},
     parts::{Bench, Product},
-    processor::{Watch, Whose},
+    processor::{Rounds, Watch, Whose},
     report::{Figure, Report},
     request::Request,
 };
@@ -30,7 +28,7 @@ struct Cluster {
 struct Loaded {
     load: Load,
     rounds: Vec<Round>,
-    cores: BTreeMap<&'static str, Vec<f64>>,
+    cores: Rounds,
 }
 
 /// Three nodes of the release binary against one, on one machine.
@@ -47,11 +45,7 @@ pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result<(), Error> {
         for loaded in &cluster.loads {
             let figure = Figure::new(loaded.load.name.clone(), &loaded.rounds)?;
             report.figure(&figure);
-            for (who, cores) in &loaded.cores {
-                let middle = crate::report::median(cores.iter().copied());
-                let middle = middle.ok_or(Error::Form("the number of rounds"))?;
-                report.quantity(format!("  cores busy: {who}"), middle, "cores");
-            }
+            loaded.cores.tell(report, &figure);
             rates.push(figure.per_second);
         }
     }
@@ -102,7 +96,7 @@ fn cluster(bench: &Bench, count: usize) -> Result<Cluster, Error> {
         loads: [new, again].map(|load| Loaded {
             load,
             rounds: Vec::new(),
-            cores: BTreeMap::new(),
+            cores: Rounds::default(),
         }),
         nodes,
         postmaster: super::postmaster(&database)?,
@@ -123,11 +117,7 @@ impl Cluster {
                 ("load generator", vec![Whose::Process(std::process::id())]),
             ])?;
             loaded.rounds.push(loaded.load.run(until)?);
-            let shares = watch.shares()?;
-            for (who, cores) in shares.cores {
-                loaded.cores.entry(who).or_default().push(cores);
-            }
-            loaded.cores.entry("all").or_default().push(shares.busy);
+            loaded.cores.add(watch.shares()?);
         }
         Ok(())
     }

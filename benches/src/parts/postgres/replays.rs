@@ -1,4 +1,3 @@
-use counterfoil_postgres::Options;
 use counterfoil_test_postgres::Database;
 
 use crate::{
@@ -13,13 +12,13 @@ use crate::{
 /// Look-ups of finished receipts with their results, against a bare look-up of the same body.
 pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result<(), Error> {
     let rows = bench.scale.small;
-    let readers = Options::default().readers;
+    let readers = bench.postgres.readers;
     runtime()?.block_on(async {
         let series = Series::new(Kind::TimeOrdered)?;
         let databases = [Database::new(), Database::new()];
         super::introduce(&databases[0])?;
         println!("\nPostgreSQL, replays of {rows} receipts, {CALLERS} callers");
-        let callers = super::callers(&databases[0], series, 1).await?;
+        let callers = super::callers(bench, &databases[0], series, 1).await?;
         callers.fill(Commits::Two, rows).await?;
         let plain = Plain::open(databases[1].url(), readers, series).await?;
         let plain_on_more = Plain::open(databases[1].url(), 16, series).await?;

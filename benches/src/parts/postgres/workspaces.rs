@@ -20,7 +20,7 @@ pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result<(), Error> {
         for commits in [Commits::Two, Commits::One] {
             for workspaces in [1, MANY] {
                 let series = Series::new(Kind::TimeOrdered)?;
-                let callers = super::callers(&database, series, workspaces).await?;
+                let callers = super::callers(bench, &database, series, workspaces).await?;
                 // The first call of each workspace is another matter.
                 callers.fill(commits, 2 * MANY as u64).await?;
                 loads.push((commits, workspaces, callers, Vec::new()));
