@@ -61,7 +61,10 @@ async fn i3_a_commit_in_doubt_is_never_told_as_not_done() {
     );
     assert!(started.elapsed() < Duration::from_secs(20));
     assert_eq!(lost.count(), 3);
-    assert!(matches!(reserved, Err(Error::CommitUnknown)), "{reserved:?}");
+    assert!(
+        matches!(reserved, Err(Error::CommitUnknown)),
+        "{reserved:?}"
+    );
     assert!(matches!(ran, Err(Error::CommitUnknown)), "{ran:?}");
     assert!(matches!(worked, Err(Error::CommitUnknown)), "{worked:?}");
     let mut fresh = guarded("fresh");

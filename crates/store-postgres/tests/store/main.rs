@@ -11,9 +11,16 @@
 mod admission;
 mod attempts;
 mod away;
+mod bounds;
+mod clock;
 mod conformance;
+mod encryption;
 mod handlers;
+mod opening;
 mod outages;
+mod pooled;
 mod scene;
+mod sweeping;
 mod unknown;
+mod waiting;
 mod workspaces;

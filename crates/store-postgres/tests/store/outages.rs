@@ -71,7 +71,10 @@ async fn acknowledged(count: &AtomicUsize, more: usize) {
     let wanted = count.load(Ordering::SeqCst) + more;
     let asked = Instant::now();
     while count.load(Ordering::SeqCst) < wanted {
-        assert!(asked.elapsed() < RECOVERY, "nothing is acknowledged any more");
+        assert!(
+            asked.elapsed() < RECOVERY,
+            "nothing is acknowledged any more"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -131,8 +134,7 @@ async fn under_load(
         )
         .await
         .unwrap();
-    let there: BTreeMap<String, String> =
-        rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let there: BTreeMap<String, String> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     assert_eq!(there, expected);
     // Reserved and succeeded, nothing else; and the one that looked whether it is back.
     let events = database.psql(
@@ -250,7 +252,11 @@ async fn i2_completions_given_during_an_outage_are_recorded_after_it() {
     let refused = tokio::time::timeout(ANSWER, refused).await.unwrap();
     assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert!(completions.iter().all(|completion| !completion.is_finished()));
+    assert!(
+        completions
+            .iter()
+            .all(|completion| !completion.is_finished())
+    );
     server.start_again();
     let back = Instant::now();
     for completion in completions {
@@ -258,7 +264,10 @@ async fn i2_completions_given_during_an_outage_are_recorded_after_it() {
     }
     assert!(back.elapsed() < RECOVERY, "{:?}", back.elapsed());
     assert!(store.health().await.is_ok());
-    assert_eq!(database.psql("SELECT count(*) FROM counterfoil_results"), "20");
+    assert_eq!(
+        database.psql("SELECT count(*) FROM counterfoil_results"),
+        "20"
+    );
 }
 
 /// A store that is closed still records what waits, held rows included, and says so to whoever
