@@ -216,7 +216,7 @@ impl Try<'_> {
         let enter = workspace_lock(&identity.workspace, left) + "SAVEPOINT handler";
         session.run(&enter).await?;
         let limit = self.shared.options.handler_limit;
-        let mut scene = Scene::new(session, false);
+        let mut scene = Scene::new(session);
         let mut watched = Watched::new(&mut scene);
         let outcome = bounded(limit, self.handler.call(operation_id, &mut watched)).await;
         let failed = watched.failed();
@@ -363,7 +363,7 @@ async fn on(
         session.run(&workspace_lock(workspace, left)).await?;
     }
     let limit = shared.options.handler_limit;
-    let mut scene = Scene::new(session, false);
+    let mut scene = Scene::new(session);
     let mut watched = Watched::new(&mut scene);
     let done = bounded(limit, work.call(&mut watched)).await;
     let failed = watched.failed();

@@ -3,7 +3,7 @@
 use std::{panic::AssertUnwindSafe, time::Duration};
 
 use counterfoil_store::{BoxFuture, Dialect, Error, Fence, Row, Sql, Value, marked_committed};
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::join};
 use tokio_postgres::types::Type;
 
 use crate::{
@@ -32,15 +32,29 @@ static LAST_EVENT: Text = Text {
 pub(crate) struct Scene<'s> {
     session: &'s Session,
     reads_only: bool,
+    /// Its transaction has begun.
+    begun: bool,
     /// The first fault that running everything again may mend.
     again: Option<Fault>,
 }
 
 impl<'s> Scene<'s> {
-    pub(crate) const fn new(session: &'s Session, reads_only: bool) -> Self {
+    /// In a transaction that has begun.
+    pub(crate) const fn new(session: &'s Session) -> Self {
         Self {
             session,
-            reads_only,
+            reads_only: false,
+            begun: true,
+            again: None,
+        }
+    }
+
+    /// In a transaction that only reads. It begins with the first query, in the same flight.
+    pub(crate) const fn reading(session: &'s Session) -> Self {
+        Self {
+            session,
+            reads_only: true,
+            begun: false,
             again: None,
         }
     }
@@ -100,7 +114,16 @@ impl Sql for Scene<'_> {
         Box::pin(async move {
             statement::check(sql)?;
             let told = statement::told(parameters)?;
-            let done = self.session.query_for(sql, &statement::typed(&told)).await;
+            let typed = statement::typed(&told);
+            let query = self.session.query_for(sql, &typed);
+            let done = if std::mem::replace(&mut self.begun, true) {
+                query.await
+            } else {
+                match join(self.session.begin_reading(), query).await {
+                    (Ok(()), rows) => rows,
+                    (Err(fault), _) => Err(fault),
+                }
+            };
             self.told(done)?.iter().map(statement::row).collect()
         })
     }

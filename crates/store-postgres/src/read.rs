@@ -340,23 +340,21 @@ pub(crate) async fn note(session: &Session, name: &str) -> Done<Option<Vec<u8>>>
     Ok(rows.first().map(|row| row.get(0)))
 }
 
-/// Runs an application's queries on one state of the database.
+/// Runs an application's queries on one state of the database. What they began is not ended.
 pub(crate) async fn work(
     shared: &Shared,
     session: &Session,
     work: &mut (dyn ReadWork + '_),
     deadline: Instant,
 ) -> Done<()> {
-    session.begin_reading().await?;
     let limit = shared
         .options
         .handler_limit
         .min(deadline.saturating_duration_since(Instant::now()));
-    let mut scene = Scene::new(session, true);
+    let mut scene = Scene::reading(session);
     let mut watched = Watched::new(&mut scene);
     let done = bounded(limit, work.call(&mut watched)).await;
     let failed = watched.failed();
-    session.rollback().await;
     scene.check()?;
     done??;
     match failed {

@@ -401,12 +401,16 @@ impl Store for PostgresStore {
             loop {
                 tries += 1;
                 let session = self.lend().await?;
-                match read::work(self.shared(), &session, &mut *work, deadline).await {
-                    Err(Fault::Lost(_) | Fault::Stale) if tries == 1 => {
-                        drop(Lent::take(session));
-                    }
-                    done => return done.map_err(Error::from),
+                let done = read::work(self.shared(), &session, &mut *work, deadline).await;
+                if matches!(done, Err(Fault::Lost(_) | Fault::Stale)) && tries == 1 {
+                    drop(Lent::take(session));
+                    continue;
                 }
+                if !session.is_clean() {
+                    // Nobody needs to wait for the end of a transaction that only read.
+                    tokio::spawn(async move { session.rollback().await });
+                }
+                return done.map_err(Error::from);
             }
         })
     }
