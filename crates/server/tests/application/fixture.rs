@@ -20,9 +20,6 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tower::ServiceExt as _;
 
-/// How long a lock of somebody else is waited for, unless a test says otherwise.
-const PATIENCE: Duration = Duration::from_millis(300);
-
 /// Which store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum On {
@@ -53,7 +50,7 @@ impl Place {
         match self {
             Self::Sqlite(folder) => {
                 let mut options = counterfoil_sqlite::Options::default();
-                options.lock_patience = PATIENCE;
+                options.lock_patience = Duration::from_millis(300);
                 Arc::new(SqliteStore::open(file(folder), options).unwrap())
             }
             Self::Postgres(database) => Arc::new(postgres(database.url()).await),
@@ -108,7 +105,6 @@ impl Place {
 /// The store on a database.
 pub(crate) async fn postgres(url: &str) -> PostgresStore {
     let options = counterfoil_postgres::Options {
-        patience: PATIENCE,
         connections_max: 8,
         ..counterfoil_postgres::Options::default()
     };

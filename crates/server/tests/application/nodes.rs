@@ -1,13 +1,26 @@
 //! Several processes on one store.
 
-use std::sync::Arc;
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::http::Method;
 use counterfoil_engine::{KeyRing, SystemEntropy};
+use counterfoil_postgres::PostgresStore;
 use counterfoil_server::{Application, Credential, NewAgentKey, Role, Settings};
+use counterfoil_test_postgres::Database;
 use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+};
 
-use crate::fixture::{App, On, id_of, workspace};
+use crate::fixture::{App, On, Place, id_of, postgres, workspace};
 
 on_both! {
     field_05_first_calls_on_three_nodes_run_once,
@@ -131,4 +144,67 @@ async fn nodes_that_mean_different_keys_by_one_id_do_not_start(on: On) {
         let said = refused.err().unwrap().to_string();
         assert!(said.contains("sealing key 1 is another key"), "{said}");
     }
+}
+
+/// How far away the database is, there or back.
+const AWAY: Duration = Duration::from_millis(60);
+
+/// A database that is far away: whatever is sent arrives later, in both directions.
+async fn far_away(database: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let server = TcpStream::connect(database).await.unwrap();
+            client.set_nodelay(true).unwrap();
+            server.set_nodelay(true).unwrap();
+            let (from_client, to_client) = client.into_split();
+            let (from_server, to_server) = server.into_split();
+            tokio::spawn(later(from_client, to_server));
+            tokio::spawn(later(from_server, to_client));
+        }
+    });
+    address
+}
+
+async fn later(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+    let (send, mut sent) = tokio::sync::mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    tokio::spawn(async move {
+        while let Some((at, bytes)) = sent.recv().await {
+            tokio::time::sleep_until((at + AWAY).into()).await;
+            if to.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut buffer = vec![0; 65_536];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        let _ = send.send((Instant::now(), buffer[..count].to_vec()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_is_checked_in_one_round_trip() {
+    let database = Arc::new(Database::new());
+    let near = postgres(database.url()).await;
+    let place = Place::Postgres(Arc::clone(&database));
+    let mut app = App::on(Arc::new(near), place.clone(), Settings::default()).await;
+    app.admin = app.issue("default", Role::Admin).await;
+    let address = far_away(database.address()).await;
+    let options = counterfoil_postgres::Options::default();
+    let far = PostgresStore::open(&database.url_at(address), options).await;
+    let far = App::on(Arc::new(far.unwrap()), place, Settings::default()).await;
+    let keys = far.application.agent_keys();
+    let credential = Credential::parse(&app.admin).unwrap();
+    let mut fastest = Duration::MAX;
+    for _ in 0..10 {
+        let begun = Instant::now();
+        assert!(keys.authenticate(&credential).await.unwrap().is_some());
+        fastest = fastest.min(begun.elapsed());
+    }
+    assert!(fastest >= 2 * AWAY, "{fastest:?}: it is far away");
+    assert!(
+        fastest < 4 * AWAY,
+        "{fastest:?} is more than one round trip"
+    );
 }
