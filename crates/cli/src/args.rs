@@ -46,6 +46,9 @@ pub(crate) enum Command {
     /// adjustment moves, both find it past its time. The first sweep therefore purges nothing, and
     /// a jump of the wall clock purges nothing either. A running server sweeps hourly by itself.
     Sweep(Reading),
+    /// The store as a whole: check it, move it
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// The configuration
     #[command(subcommand)]
     Config(Config),
@@ -246,4 +249,52 @@ pub(crate) enum Operations {
 pub(crate) enum Config {
     /// Check the configuration and print what is in force and where it comes from
     Check(Reading),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Look at the store and at every receipt in it
+    ///
+    /// Reads everything and changes nothing; a server may run meanwhile. Ends with 1 if something
+    /// is found, and says what to do about it.
+    Check(Reading),
+    /// Copy everything into another store: from SQLite to PostgreSQL, or back
+    ///
+    /// Receipts with their logs, answers and questions, workspaces, agent keys and notes. Stop all
+    /// servers on both stores first. A copy that was cut off goes on when it is run again; at its
+    /// end everything is compared. The source is only read.
+    Copy(Copy),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Copy {
+    #[command(flatten)]
+    pub(crate) reading: Reading,
+    /// From this store: sqlite:FILE or postgres://…, never with a password [default: the configured store]
+    #[arg(long, value_name = "URL", required_unless_present = "to")]
+    pub(crate) from: Option<String>,
+    /// Into this one, which must be empty, or hold a copy that was begun [default: the configured store]
+    #[arg(long, value_name = "URL")]
+    pub(crate) to: Option<String>,
+    /// Copy attempts that are running, too. Whoever runs them completes them in the old store
+    #[arg(long)]
+    pub(crate) with_running: bool,
+    /// Read everything, and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Receipts in one transaction, 1 to 1000
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) page: u32,
+}
+
+impl Copy {
+    /// The flags of one side; without a URL the store is the configured one.
+    pub(crate) fn flags(&self, flag: &'static str, url: Option<&String>) -> Flags {
+        let mut flags = self.reading.place.flags();
+        if let Some(url) = url {
+            flags.values.retain(|(name, ..)| *name != "store");
+            flags.values.push(("store", flag, url.clone()));
+        }
+        flags
+    }
 }

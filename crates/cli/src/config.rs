@@ -264,10 +264,12 @@ fn time(layers: &Layers, name: &str, range: RangeInclusive<Duration>) -> Result<
 /// Where the receipts are. Nothing that is said quotes it.
 fn address(layers: &Layers) -> Result<Address, Failure> {
     let Found { text, source } = found(layers, "store")?;
-    if matches!(source, Source::Flag(_)) && has_password(text) {
+    if let Source::Flag(flag) = source
+        && has_password(text)
+    {
         return Err(Failure::new(
             Exit::Usage,
-            "there is a password in --store, where every user of this machine can read it",
+            format!("there is a password in {flag}, where every user of this machine can read it"),
         )
         .hint("put the address into COUNTERFOIL_STORE or counterfoil.toml, or leave the password out and name a file with it: COUNTERFOIL_STORE_PASSWORD_FILE or store_password_file"));
     }

@@ -26,7 +26,7 @@ const LOCK: &str = "start.lock";
 /// A pause before the lock is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// Under which name the id of the first key is kept in the store.
-const NOTE: &str = "first_agent_key";
+pub(crate) const NOTE: &str = "first_agent_key";
 /// Largest file with a secret that is read, in bytes.
 const SECRET_BYTES_MAX: u64 = 4096;
 

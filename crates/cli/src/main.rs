@@ -19,6 +19,8 @@ mod output;
 mod postgres;
 mod serve;
 mod sqlite;
+mod store_check;
+mod store_copy;
 mod sweep;
 mod telemetry;
 mod welcome;
@@ -27,7 +29,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use args::{Cli, Command, Config};
+use args::{Cli, Command, Config, StoreCommand};
 use exit::Failure;
 
 fn main() -> ExitCode {
@@ -48,6 +50,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Operations(operations) => operations::run(operations),
         Command::Migrate(reading) => migrate::run(&reading),
         Command::Sweep(reading) => sweep::run(&reading),
+        Command::Store(StoreCommand::Check(reading)) => store_check::run(&reading),
+        Command::Store(StoreCommand::Copy(copy)) => store_copy::run(&copy),
         Command::Config(Config::Check(reading)) => check::run(&reading),
         Command::Completions { shell } => completions(shell),
     }

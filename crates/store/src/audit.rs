@@ -154,3 +154,127 @@ impl Whole {
         self.receipt.overdue(now).is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use counterfoil_core::{
+        Event, Fingerprint, Identity, Kept, Key, OperationId, Policy, PrincipalId, Reply, Target,
+        Token, WorkspaceId,
+    };
+
+    use super::{Finding, State, Timestamp, Whole};
+    use crate::{Admission, StoredReply, recorded};
+
+    const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+    fn admission(policy: Policy) -> Admission {
+        Admission {
+            identity: Identity {
+                workspace: WorkspaceId::new("w").unwrap(),
+                principal: PrincipalId::new("p").unwrap(),
+                target: Target::new("o"),
+                key: Key::new("k").unwrap(),
+            },
+            fingerprint: Fingerprint::raw("", b""),
+            inputs: None,
+            version: 1,
+            policy,
+            operation_id: OperationId::new(NOW, [1; 10]),
+            token: Token::new([1; 16]),
+            now: NOW,
+            patience: Duration::ZERO,
+        }
+    }
+
+    fn done() -> Whole {
+        let reply = StoredReply {
+            reply: Reply {
+                status: 200,
+                content_type: None,
+                headers: Vec::new(),
+                body: bytes::Bytes::from_static(b"done"),
+            },
+            sealed: None,
+        };
+        let admission = admission(Policy::atomic());
+        let change = admission.execute(None, false, Ok(&reply)).unwrap();
+        Whole {
+            receipt: change.receipt,
+            events: vec![change.event],
+            result: Some(reply),
+            questions: Vec::new(),
+        }
+    }
+
+    fn running() -> Whole {
+        let change = admission(Policy::default()).reserve(None).unwrap();
+        let mut whole = Whole {
+            receipt: change.receipt,
+            events: vec![change.event],
+            result: None,
+            questions: Vec::new(),
+        };
+        let event = Event::CancelRequested;
+        let change = recorded(&whole.receipt, event, NOW, "asked", None).unwrap();
+        let change = change.unwrap();
+        whole.events.push(change.event.clone());
+        whole.receipt = change.receipt.clone();
+        whole
+    }
+
+    #[test]
+    fn what_these_rules_write_hangs_together() {
+        assert_eq!(done().findings(), []);
+        assert_eq!(running().findings(), []);
+        assert!(!running().is_overdue(NOW));
+        assert!(running().is_overdue(NOW.plus(Duration::from_secs(86_400))));
+    }
+
+    #[test]
+    fn each_damage_is_found_and_nothing_else() {
+        type Damage = (fn() -> Whole, fn(&mut Whole), &'static [Finding]);
+        let damages: [Damage; 9] = [
+            (done, |w| w.events.clear(), &[Finding::NoLog]),
+            (
+                done,
+                |w| w.events[0].from = Some(State::Free),
+                &[Finding::LogBegins],
+            ),
+            (running, |w| drop(w.events.remove(0)), &[Finding::LogBegins]),
+            (
+                running,
+                |w| w.events[1].from = Some(State::Accepted),
+                &[Finding::LogGap],
+            ),
+            (running, |w| drop(w.events.pop()), &[Finding::LogEnd]),
+            (done, |w| w.result = None, &[Finding::ResultMissing]),
+            (
+                done,
+                |w| w.receipt.kept = Kept::Nothing,
+                &[Finding::ResultUnmarked],
+            ),
+            (done, |w| w.receipt.finished_at = None, &[Finding::NoEnd]),
+            (
+                running,
+                |w| w.receipt.finished_at = Some(NOW),
+                &[Finding::EarlyEnd],
+            ),
+        ];
+        for (begin, damage, found) in damages {
+            let mut whole = begin();
+            damage(&mut whole);
+            assert_eq!(whole.findings(), found);
+            assert_ne!(whole.digest(), begin().digest());
+        }
+        let mut whole = done();
+        whole.receipt.rounds.push([0; 32]);
+        assert_eq!(whole.findings(), [Finding::Rounds]);
+        let mut whole = done();
+        whole.receipt.status.state = State::OutcomeUnknown;
+        whole.events[0].to = State::OutcomeUnknown;
+        whole.receipt.finished_at = None;
+        assert_eq!(whole.findings(), [Finding::Attempts]);
+    }
+}

@@ -4,8 +4,10 @@
 mod commands;
 mod configuration;
 mod lost;
+mod postgres;
 mod process;
 mod serve;
 mod stdio;
+mod store;
 #[cfg(feature = "otlp")]
 mod telemetry;

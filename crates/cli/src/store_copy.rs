@@ -1,0 +1,672 @@
+//! `counterfoil store copy`: everything of one store into another, and the proof that it is there.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use counterfoil_core::{OperationId, State};
+use counterfoil_server::{Application, CopiedRows, CopyError, RowsDigest, copy_rows, digest_rows};
+use counterfoil_sqlite::{Options, SqliteStore};
+use counterfoil_store::{Census, Clash, Damaged, Error, Imported, Part, Store, Whole};
+use serde_json::{Value, json};
+
+use crate::{
+    address::Address,
+    args::Copy,
+    config::Config,
+    exit::{Exit, Failure},
+    folder::{Folder, NOTE},
+    open::{self, Mode, Opened, not_migrated, open, runtime},
+    output::{print, print_json, say},
+};
+
+/// Under which name the target remembers how far the copy has come.
+const PLACE: &str = "copy_place";
+/// How often a line is printed while it works.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+/// How long a store that is away is waited for, in the middle of a copy.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_secs(1);
+/// Damaged rows that are named.
+const NAMED_MAX: usize = 10;
+
+pub(crate) fn run(copy: &Copy) -> Result<(), Failure> {
+    let from = Config::load(&copy.flags("--from", copy.from.as_ref()))?;
+    let to = Config::load(&copy.flags("--to", copy.to.as_ref()))?;
+    if is_same(&from, &to) {
+        return Err(
+            Failure::new(Exit::Usage, format!("{} is both sides", from.store))
+                .hint("name the other store with --to (or --from)"),
+        );
+    }
+    let report = runtime()?.block_on(copied(copy, &from, &to))?;
+    if copy.reading.json {
+        print_json(&report.json(&from, &to))
+    } else {
+        print(&report.text(&from, &to))
+    }
+}
+
+fn is_same(from: &Config, to: &Config) -> bool {
+    match (&from.store, &to.store) {
+        (Address::Sqlite(_), Address::Sqlite(_)) => {
+            let file = |config: &Config| Folder::at(config).database().canonicalize().ok();
+            file(from).is_some() && file(from) == file(to)
+        }
+        (from, to) => from == to,
+    }
+}
+
+async fn copied(copy: &Copy, from: &Config, to: &Config) -> Result<Report, Failure> {
+    let folder = open::folder(from, Mode::Reading)?;
+    let source = open(from, &folder, Mode::Reading).await?;
+    let done = async {
+        check_tables(from, &source).await?;
+        let census = source.shared().census().await?;
+        check_running(copy, from, &census)?;
+        if copy.dry_run {
+            return dry_run(copy, from, source.shared().as_ref(), census).await;
+        }
+        let target = target(to).await?;
+        let done = Copying {
+            from: source.shared().as_ref(),
+            to: target.shared().as_ref(),
+            names: (&from.store, &to.store),
+            page: copy.page,
+        }
+        .run(census)
+        .await;
+        target.close().await;
+        done
+    };
+    let done = done.await;
+    source.close().await;
+    done
+}
+
+/// The source must have the tables that are copied.
+async fn check_tables(config: &Config, source: &Opened) -> Result<(), Failure> {
+    let found = source.component_version(Application::COMPONENT).await?;
+    let known = Application::SCHEMA_VERSION;
+    if found == known {
+        return Ok(());
+    }
+    Err(not_migrated(config, found, known))
+}
+
+/// An attempt that runs is completed where it began.
+fn check_running(copy: &Copy, from: &Config, census: &Census) -> Result<(), Failure> {
+    let running = running(census);
+    if running == 0 || copy.with_running {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Exit::Store,
+        format!(
+            "{running} attempts are running in {}, and whoever runs them will complete them there",
+            from.store
+        ),
+    )
+    .hint("stop its servers; once the leases have lapsed (2 minutes), `counterfoil sweep` records what was cut off as in doubt. Or copy them as they are with --with-running"))
+}
+
+fn running(census: &Census) -> u64 {
+    census.in_state(State::Running) + census.in_state(State::CancelRequested)
+}
+
+/// Opens the target, with tables of the newest version.
+async fn target(to: &Config) -> Result<Opened, Failure> {
+    let target = match &to.store {
+        // The agent key of the data folder may be the source's: it says nothing of this file.
+        Address::Sqlite(file) => {
+            let folder = Folder::at(to);
+            if file.is_none() {
+                folder.create()?;
+            }
+            Opened::Sqlite(SqliteStore::open(folder.database(), options(to))?)
+        }
+        Address::Postgres(_) => open(to, &Folder::at(to), Mode::Migrating).await?,
+    };
+    match Application::migrate(target.shared().as_ref()).await {
+        Ok(()) => Ok(target),
+        Err(error) => {
+            target.close().await;
+            Err(error.into())
+        }
+    }
+}
+
+#[allow(
+    clippy::field_reassign_with_default,
+    reason = "the options have a private field"
+)]
+fn options(config: &Config) -> Options {
+    let mut options = Options::default();
+    options.queue_max = config.queue_max;
+    options.lock_patience = config.lock_patience;
+    options
+}
+
+/// How far a copy has come: behind the receipt in this place of the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    after: i64,
+    operation: [u8; 16],
+}
+
+impl Place {
+    const BEGINNING: Self = Self {
+        after: 0,
+        operation: [0; 16],
+    };
+
+    fn to_bytes(self) -> Vec<u8> {
+        [self.after.to_be_bytes().as_slice(), &self.operation].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (after, operation) = bytes.split_first_chunk()?;
+        Some(Self {
+            after: i64::from_be_bytes(*after),
+            operation: operation.try_into().ok()?,
+        })
+    }
+}
+
+/// Repeats a step that may be repeated, while a store is away or busy.
+async fn steadily<T, E: fmt::Display>(
+    step: impl AsyncFn() -> Result<T, E>,
+    passes: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let start = Instant::now();
+    loop {
+        match step().await {
+            Err(error) if passes(&error) && start.elapsed() < PATIENCE => {
+                say(&format!("{error}; trying again"));
+                tokio::time::sleep(PAUSE).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Whether the same step may well succeed a little later. Every step of a copy finds what it did
+/// the first time.
+fn may_pass(error: &Error) -> bool {
+    match error {
+        Error::Busy { .. } | Error::Unavailable(_) | Error::CommitUnknown => true,
+        Error::Corrupt(_)
+        | Error::Fenced(_)
+        | Error::NotFound
+        | Error::Handler(_)
+        | Error::Statement(_)
+        | Error::RolledBack
+        | Error::Quota { .. } => false,
+    }
+}
+
+async fn export(store: &dyn Store, after: i64, page: u32) -> Result<Part, Error> {
+    steadily(async || store.export(after, page).await, may_pass).await
+}
+
+struct Copying<'a> {
+    from: &'a dyn Store,
+    to: &'a dyn Store,
+    names: (&'a Address, &'a Address),
+    page: u32,
+}
+
+impl Copying<'_> {
+    async fn run(&self, census: Census) -> Result<Report, Failure> {
+        let total = census.total();
+        let mut telling = Telling::new();
+        let (from, to) = self.names;
+        telling.say(&format!("copying {total} receipts from {from} to {to}"));
+        let place = self.begin(&mut telling).await?;
+        // First what answers speak of: no answer is replayed that names what is not there.
+        let telling_rows = Mutex::new(&mut telling);
+        let rows = steadily(
+            async || {
+                copy_rows(self.from, self.to, |rows| {
+                    let count = rows.new + rows.same;
+                    if let Ok(mut telling) = telling_rows.lock() {
+                        telling.maybe(|| format!("{count} rows of the application"));
+                    }
+                })
+                .await
+            },
+            |error| matches!(error, CopyError::Store(error) if may_pass(error)),
+        )
+        .await
+        .map_err(|error| self.clash(error))?;
+        self.first_key().await?;
+        let imported = self.receipts(place, total, &mut telling).await?;
+        telling.say("comparing both sides");
+        let verified = self.verify(&mut telling).await?;
+        if let Some(why) = verified.difference {
+            // Whatever was skipped this time is read again the next time.
+            self.set_place(Place::BEGINNING).await?;
+            return Err(Failure::new(Exit::Failure, format!("not verified: {why}")).hint(
+                "stop every server on both stores and run this again. If the target was used on its own, give an empty one",
+            ));
+        }
+        Ok(Report {
+            census,
+            rows,
+            imported,
+            verified: verified.source,
+            application: verified.application,
+            is_dry: false,
+        })
+    }
+
+    /// Where to begin: at the beginning, or where a copy was cut off.
+    async fn begin(&self, telling: &mut Telling) -> Result<Place, Failure> {
+        let noted = self.to.note(PLACE).await?;
+        let there = self.to.census().await?.total();
+        let Some(noted) = noted else {
+            let rows = digest_rows(self.to).await?.rows;
+            if there > 0 || rows > 0 {
+                return Err(Failure::new(
+                    Exit::Store,
+                    format!(
+                        "{} is not empty: it holds {there} receipts and {rows} rows of the application that no copy has brought",
+                        self.names.1
+                    ),
+                )
+                .hint("give an empty database or a new file; a server that was started on it, if only once, has made its own agent key there"));
+            }
+            self.set_place(Place::BEGINNING).await?;
+            return Ok(Place::BEGINNING);
+        };
+        let place = Place::from_bytes(&noted).unwrap_or(Place::BEGINNING);
+        let is_there = place.after > 0 && {
+            let part = self.from.export(place.after - 1, 1).await?;
+            let first = part.rows.first();
+            first.is_some_and(|whole| whole.receipt.operation_id.to_bytes() == place.operation)
+        };
+        let place = if is_there { place } else { Place::BEGINNING };
+        telling.say(&format!(
+            "going on with a copy that was begun; {there} receipts are there"
+        ));
+        Ok(place)
+    }
+
+    async fn set_place(&self, place: Place) -> Result<(), Failure> {
+        let set = async || self.to.set_note(PLACE, place.to_bytes()).await;
+        Ok(steadily(set, may_pass).await?)
+    }
+
+    /// Which agent key was the first one.
+    async fn first_key(&self) -> Result<(), Failure> {
+        if let Some(noted) = self.from.note(NOTE).await?
+            && self.to.note(NOTE).await?.is_none()
+        {
+            self.to.set_note(NOTE, noted).await?;
+        }
+        Ok(())
+    }
+
+    async fn receipts(
+        &self,
+        place: Place,
+        total: u64,
+        telling: &mut Telling,
+    ) -> Result<Imported, Failure> {
+        let mut sum = Imported::default();
+        let mut part = export(self.from, place.after, self.page).await?;
+        loop {
+            check_damaged(self.names.0, &part)?;
+            let last = part.rows.last().map(|whole| whole.receipt.operation_id);
+            let after = part.next;
+            let exporting = async {
+                match after {
+                    Some(after) => export(self.from, after, self.page).await.map(Some),
+                    None => Ok(None),
+                }
+            };
+            let importing = async || self.to.import(part.rows.clone()).await;
+            let importing = steadily(importing, may_pass);
+            let (imported, exported) = tokio::join!(importing, exporting);
+            let imported = imported?.map_err(|clash| self.taken(clash))?;
+            sum.new += imported.new;
+            sum.same += imported.same;
+            if let (Some(after), Some(last)) = (after, last) {
+                let operation = last.to_bytes();
+                self.set_place(Place { after, operation }).await?;
+            }
+            telling.maybe(|| format!("{} of {total} receipts", sum.new + sum.same));
+            match exported? {
+                Some(next) => part = next,
+                None => return Ok(sum),
+            }
+        }
+    }
+
+    fn taken(&self, clash: Clash) -> Failure {
+        Failure::new(
+            Exit::Store,
+            format!("{clash}: {} was used, or holds another store's receipts", self.names.1),
+        )
+        .hint("nothing of this part was written. Give an empty target; if it was used, it is the newer one, and there is no way to join two histories of one key")
+    }
+
+    fn clash(&self, error: CopyError) -> Failure {
+        match error {
+            CopyError::Store(error) => error.into(),
+            CopyError::Differs { .. } => Failure::new(
+                Exit::Store,
+                format!(
+                    "{error}: {} was used, or holds another store's rows",
+                    self.names.1
+                ),
+            )
+            .hint("give an empty target"),
+        }
+    }
+
+    /// Reads both sides, in step, and compares everything.
+    async fn verify(&self, telling: &mut Telling) -> Result<Verified, Failure> {
+        let mut source = Rows::new(self.from, self.page);
+        let mut target = Rows::new(self.to, self.page);
+        let mut difference = None;
+        loop {
+            let (one, other) = tokio::join!(source.next(), target.next());
+            let (one, other) = (one?, other?);
+            if one.is_none() && other.is_none() {
+                break;
+            }
+            if difference.is_none() {
+                difference = differ(one, other);
+            }
+            telling.maybe(|| format!("compared {} receipts", source.tally.receipts));
+        }
+        for (name, rows) in [(self.names.0, &source), (self.names.1, &target)] {
+            if let Some(damaged) = rows.damaged.first() {
+                difference = Some(format!("in {name} {}", show_damaged(damaged)));
+            }
+        }
+        let application = digest_rows(self.from).await?;
+        let there = digest_rows(self.to).await?;
+        if application != there {
+            difference.get_or_insert(format!(
+                "the rows of the application (workspaces, agent keys, notes) differ: {} here, {} there",
+                application.rows, there.rows
+            ));
+        }
+        let (here, there) = (source.tally, target.tally);
+        if let Some(difference) = &mut difference {
+            difference.push_str(&format!(
+                " ({} receipts in the source, {} in the target)",
+                here.receipts, there.receipts
+            ));
+        }
+        Ok(Verified {
+            source: here,
+            application,
+            difference,
+        })
+    }
+}
+
+struct Verified {
+    source: Tally,
+    application: RowsDigest,
+    difference: Option<String>,
+}
+
+fn differ(one: Option<Digest>, other: Option<Digest>) -> Option<String> {
+    match (one, other) {
+        (Some(one), Some(other)) if one == other => None,
+        (Some(one), Some(other)) if one.operation_id == other.operation_id => Some(format!(
+            "{} is not the same on both sides",
+            one.operation_id
+        )),
+        (Some(one), Some(other)) => Some(format!(
+            "where the source has {}, the target has {}",
+            one.operation_id, other.operation_id
+        )),
+        (Some(one), None) => Some(format!("{} is missing in the target", one.operation_id)),
+        (None, Some(other)) => Some(format!("{} is only in the target", other.operation_id)),
+        (None, None) => None,
+    }
+}
+
+/// A receipt in short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Digest {
+    operation_id: OperationId,
+    digest: [u8; 32],
+}
+
+/// What was read of one side.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    receipts: u64,
+    events: u64,
+    results: u64,
+    questions: u64,
+    digest: [u8; 32],
+}
+
+/// The receipts of one side, one after the other.
+struct Rows<'s> {
+    store: &'s dyn Store,
+    page: u32,
+    waiting: VecDeque<Whole>,
+    next: Option<i64>,
+    tally: Tally,
+    damaged: Vec<Damaged>,
+}
+
+impl<'s> Rows<'s> {
+    fn new(store: &'s dyn Store, page: u32) -> Self {
+        Self {
+            store,
+            page,
+            waiting: VecDeque::new(),
+            next: Some(0),
+            tally: Tally::default(),
+            damaged: Vec::new(),
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<Digest>, Failure> {
+        while self.waiting.is_empty() {
+            let Some(after) = self.next else {
+                return Ok(None);
+            };
+            let part = export(self.store, after, self.page).await?;
+            self.next = part.next;
+            self.waiting = part.rows.into();
+            let room = NAMED_MAX.saturating_sub(self.damaged.len());
+            self.damaged.extend(part.damaged.into_iter().take(room));
+        }
+        Ok(self.waiting.pop_front().map(|whole| self.count(&whole)))
+    }
+
+    fn count(&mut self, whole: &Whole) -> Digest {
+        let many = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let digest = whole.digest();
+        let tally = &mut self.tally;
+        tally.receipts += 1;
+        tally.events += many(whole.events.len());
+        tally.results += u64::from(whole.result.is_some());
+        tally.questions += many(whole.questions.len());
+        // No receipt is there twice, so that none takes another one out.
+        for (sum, byte) in tally.digest.iter_mut().zip(digest) {
+            *sum ^= byte;
+        }
+        Digest {
+            operation_id: whole.receipt.operation_id,
+            digest,
+        }
+    }
+}
+
+fn check_damaged(from: &Address, part: &Part) -> Result<(), Failure> {
+    let Some(first) = part.damaged.first() else {
+        return Ok(());
+    };
+    Err(Failure::new(
+        Exit::Store,
+        format!("{from} is damaged: {}", show_damaged(first)),
+    )
+    .hint("`counterfoil store check` names every such row; restore a copy that has none"))
+}
+
+pub(crate) fn show_damaged(damaged: &Damaged) -> String {
+    match damaged.operation_id {
+        Some(id) => format!("{id}: {}", damaged.why),
+        None => damaged.why.clone(),
+    }
+}
+
+/// Reads everything of the source, as a copy would.
+async fn dry_run(
+    copy: &Copy,
+    from: &Config,
+    source: &dyn Store,
+    census: Census,
+) -> Result<Report, Failure> {
+    let mut telling = Telling::new();
+    let mut rows = Rows::new(source, copy.page);
+    while rows.next().await?.is_some() {
+        telling.maybe(|| format!("read {} receipts", rows.tally.receipts));
+    }
+    let tally = rows.tally;
+    let damaged = Part {
+        damaged: rows.damaged,
+        ..Part::default()
+    };
+    check_damaged(&from.store, &damaged)?;
+    Ok(Report {
+        census,
+        rows: CopiedRows::default(),
+        imported: Imported::default(),
+        verified: tally,
+        application: digest_rows(source).await?,
+        is_dry: true,
+    })
+}
+
+/// Says on standard error how it goes, about once a second.
+struct Telling {
+    told: Instant,
+}
+
+impl Telling {
+    fn new() -> Self {
+        Self {
+            told: Instant::now(),
+        }
+    }
+
+    fn say(&mut self, text: &str) {
+        self.told = Instant::now();
+        say(text);
+    }
+
+    fn maybe(&mut self, text: impl FnOnce() -> String) {
+        if self.told.elapsed() >= TELL_EVERY {
+            self.say(&text());
+        }
+    }
+}
+
+struct Report {
+    census: Census,
+    rows: CopiedRows,
+    imported: Imported,
+    verified: Tally,
+    application: RowsDigest,
+    is_dry: bool,
+}
+
+impl Report {
+    fn strays(&self) -> u64 {
+        let census = &self.census;
+        census.stray_results + census.stray_questions + census.stray_events
+    }
+
+    fn digests(&self) -> [String; 2] {
+        let hex = |digest: [u8; 32]| -> String {
+            digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        [hex(self.verified.digest), hex(self.application.digest)]
+    }
+
+    fn text(&self, from: &Config, to: &Config) -> String {
+        let Tally {
+            receipts,
+            events,
+            results,
+            questions,
+            ..
+        } = self.verified;
+        let rows = self.application.rows;
+        let all = format!(
+            "{receipts} receipts with {events} rows of their logs, {results} results and {questions} questions, and {rows} rows of the application"
+        );
+        if self.is_dry {
+            return format!("would copy {all}\nfrom {}\nto   {}\n", from.store, to.store);
+        }
+        let [receipts, rows] = self.digests();
+        let mut text = format!(
+            "copied    {} receipts and {} rows of the application; {} and {} were there\nverified  {all} are the same on both sides\ndigests   {receipts} {rows}\n",
+            self.imported.new, self.rows.new, self.imported.same, self.rows.same
+        );
+        if self.strays() > 0 {
+            text.push_str(&format!(
+                "left      {} rows that hang on no receipt\n",
+                self.strays()
+            ));
+        }
+        text.push_str(&format!(
+            "Start servers with --store {} from now on, and with the same data folder: its agent key is valid there.\nStart none on {} again: it would run keys that were used since.\n",
+            to.store, from.store
+        ));
+        text
+    }
+
+    fn json(&self, from: &Config, to: &Config) -> Value {
+        let [receipts, rows] = self.digests();
+        json!({
+            "from": from.store.to_string(),
+            "to": to.store.to_string(),
+            "dry_run": self.is_dry,
+            "verified": !self.is_dry,
+            "receipts": self.verified.receipts,
+            "receipts_written": self.imported.new,
+            "events": self.verified.events,
+            "results": self.verified.results,
+            "questions": self.verified.questions,
+            "running": running(&self.census),
+            "rows_on_no_receipt": self.strays(),
+            "application_rows": self.application.rows,
+            "application_rows_written": self.rows.new,
+            "digest": receipts,
+            "application_digest": rows,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Place;
+
+    #[test]
+    fn a_place_is_read_as_it_was_written() {
+        let place = Place {
+            after: i64::MAX,
+            operation: [7; 16],
+        };
+        let bytes = place.to_bytes();
+        assert_eq!(Place::from_bytes(&bytes), Some(place));
+        assert_eq!(Place::from_bytes(&bytes[1..]), None);
+        assert_eq!(Place::from_bytes(&[]), None);
+    }
+}
