@@ -84,6 +84,8 @@ impl Server {
             .arg("--config")
             .arg(config)
             .args(store.iter().flat_map(|store| ["--store", store]))
+            // The product refuses variables of its name that it does not know.
+            .env_remove(counterfoil_test_postgres::VARIABLE)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
