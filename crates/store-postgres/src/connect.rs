@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use counterfoil_store::Error;
 use futures_util::future::poll_fn;
 use tokio::{sync::mpsc, task::AbortHandle};
 use tokio_postgres::{
@@ -131,7 +132,8 @@ impl Connector {
         };
         let (client, driver, notes) = tokio::time::timeout(self.patience, connecting)
             .await
-            .map_err(|_| Fault::Lost("it did not answer in time".to_owned()))??;
+            .map_err(|_| Fault::Lost("it did not answer in time".to_owned()))?
+            .map_err(unconnected)?;
         let millis = self.timeout.as_millis();
         let begin = if self.pooler {
             format!(
@@ -168,6 +170,22 @@ impl Connector {
     /// The time-out that a session of its own has.
     pub(crate) const fn timeout(&self) -> Duration {
         self.timeout
+    }
+}
+
+/// Why there is no connection. Whatever the server says to that, it says of no statement.
+fn unconnected(error: tokio_postgres::Error) -> Fault {
+    match Fault::from(error) {
+        Fault::Said(Error::Statement(why)) | Fault::Lost(why) if why.contains("TLS handshake") => {
+            Fault::Said(Error::Unavailable(format!(
+                "{why}; the server must offer TLS with a certificate of one of the system's \
+                 authorities, or of the one that is named (store_ca), for the host in the address"
+            )))
+        }
+        Fault::Said(Error::Statement(why)) => Fault::Said(Error::Unavailable(format!(
+            "PostgreSQL does not take the connection: {why}"
+        ))),
+        fault => fault,
     }
 }
 

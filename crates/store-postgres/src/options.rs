@@ -23,7 +23,8 @@ pub struct Options {
     /// Reservations whose completion is not recorded yet, at most. Default 16,384.
     pub slots_max: usize,
     /// Unresolved receipts of one workspace, at most. Counted by each node every second: what
-    /// several nodes admit within a second may go beyond it. Default 100,000.
+    /// several nodes admit within a second, or several lanes in one moment, may go beyond it.
+    /// Default 100,000.
     pub unresolved_max: u64,
     /// Interned scopes kept in memory. Default 65,536.
     pub scopes_max: usize,
