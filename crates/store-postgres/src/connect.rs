@@ -185,7 +185,11 @@ fn unconnected(error: tokio_postgres::Error) -> Fault {
         Fault::Said(Error::Statement(why)) => Fault::Said(Error::Unavailable(format!(
             "PostgreSQL does not take the connection: {why}"
         ))),
-        fault => fault,
+        fault @ (Fault::Lost(_)
+        | Fault::Deadlock
+        | Fault::Locked
+        | Fault::Stale
+        | Fault::Said(_)) => fault,
     }
 }
 
