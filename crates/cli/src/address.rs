@@ -114,7 +114,7 @@ pub(crate) fn has_password(text: &str) -> bool {
             .split_once(':')
             .is_some_and(|(_, password)| !password.is_empty())
     });
-    inline || parameters(rest).any(|part| names_password(part))
+    inline || parameters(rest).any(names_password)
 }
 
 /// The text of an address as it may be shown.
