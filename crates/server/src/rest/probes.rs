@@ -13,6 +13,9 @@ use crate::{meters, state::Shared};
 /// How long the store may take to say how it is.
 const HEALTH_FOR: Duration = Duration::from_secs(2);
 
+/// When to ask again whether calls are accepted.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
 /// The process lives.
 pub(super) async fn healthz() -> Response {
     "ok\n".into_response()
@@ -21,9 +24,8 @@ pub(super) async fn healthz() -> Response {
 /// Calls are accepted: the store answers and nobody asked the process to stop.
 pub(super) async fn readyz(State(shared): State<Shared>) -> Response {
     let refuse = |why: &'static str| {
-        shared
-            .rest
-            .refuse(Problem::new(Code::Unavailable).detail(why))
+        let problem = Problem::new(Code::Unavailable).detail(why);
+        shared.rest.refuse(problem.retry_after(Some(ASK_AGAIN)))
     };
     if shared.is_draining() {
         return refuse("The server is stopping.");
