@@ -1,10 +1,12 @@
 //! Starting: one migration however many start, and what is refused with a clear word.
 
 use counterfoil_postgres::{OpenError, Options, PostgresStore};
-use counterfoil_store::{Error, Store, transact};
+use counterfoil_store::{Atomic, Error, Store, transact};
 use counterfoil_test_postgres::{Database, Pooler, Server};
 
-use crate::scene::{create_effects, finish, guarded, node, node_at, run, until, write_effect};
+use crate::scene::{
+    atomic, create_effects, effect, finish, guarded, node, node_at, run, until, write_effect,
+};
 
 async fn refused(url: &str, options: Options) -> OpenError {
     match PostgresStore::open(url, options).await {
@@ -75,16 +77,17 @@ async fn tables_that_are_missing_or_newer_are_refused() {
 /// A role that may not create tables, and owns none, is all a node needs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_without_rights_to_create_is_enough() {
-    let server = Server::start();
-    let database = Database::on(&server);
+    let database = Database::new();
     create_effects(&database);
     drop(node(&database).await);
-    database.psql(
-        "CREATE ROLE modest LOGIN;
-         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO modest;
-         GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO modest",
-    );
-    let url = format!("postgres://modest@{}/{}", server.address(), database.name());
+    // Roles are of the whole server.
+    let (address, name) = (database.address(), database.name());
+    database.psql(&format!(
+        "CREATE ROLE modest_{name} LOGIN;
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO modest_{name};
+         GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO modest_{name}"
+    ));
+    let url = format!("postgres://modest_{name}@{address}/{name}");
     for migrates in [false, true] {
         let store = if migrates {
             PostgresStore::open(&url, Options::default()).await
@@ -100,6 +103,9 @@ async fn a_role_without_rights_to_create_is_enough() {
         assert_eq!(done.await, Ok(()));
         assert!(store.health().await.is_ok());
     }
+    database.psql(&format!(
+        "DROP OWNED BY modest_{name}; DROP ROLE modest_{name}"
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,10 +160,13 @@ async fn a_database_that_turns_read_only_is_unavailable_meanwhile() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_encoding_is_refused() {
-    let server = Server::start();
-    let database = Database::on(&server);
-    database.psql("CREATE DATABASE bytes ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0");
-    let error = refused(&server.url("bytes"), Options::default()).await;
+    let database = Database::new();
+    let name = format!("{}_bytes", database.name());
+    let encoding = "ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0";
+    database.psql(&format!("CREATE DATABASE {name} {encoding}"));
+    let url = format!("postgres://postgres@{}/{name}", database.address());
+    let error = refused(&url, Options::default()).await;
+    database.psql(&format!("DROP DATABASE {name} WITH (FORCE)"));
     assert!(
         matches!(&error, OpenError::Encoding(found) if found == "SQL_ASCII"),
         "{error}"
@@ -194,26 +203,65 @@ async fn a_pooler_that_was_not_announced_is_refused() {
     finish(&store, granted.fence, "done").await;
 }
 
+/// The role's password is changed under a store that is open: it is unavailable, and no statement
+/// is said to have failed, until the password is the right one again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_that_turned_wrong_is_unavailable_meanwhile() {
+    let server = Server::start();
+    let database = Database::on(&server);
+    create_effects(&database);
+    let name = database.name();
+    ask_for_passwords(&server, &database);
+    let url = format!("postgres://guarded:right@{}/{name}", server.address());
+    let store = node_at(&url, Options::default()).await;
+    database.psql("ALTER ROLE guarded PASSWORD 'another'; ALTER TABLE effects OWNER TO guarded");
+    database.psql(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'guarded'",
+    );
+    let unavailable = |error: &Error| matches!(error, Error::Unavailable(why) if why.contains("password authentication failed"));
+    let mut admission = guarded("k");
+    admission.patience = std::time::Duration::from_millis(500);
+    let said = store.admit(admission).await;
+    assert!(said.as_ref().is_err_and(unavailable), "{said:?}");
+    let said = store.atomically(atomic("a"), effect("e")).await;
+    assert!(said.as_ref().is_err_and(unavailable), "{said:?}");
+    let said = store.health().await;
+    assert!(said.as_ref().is_err_and(unavailable), "{said:?}");
+    let said = store.find(&guarded("k").identity).await;
+    assert!(said.as_ref().is_err_and(unavailable), "{said:?}");
+    database.psql("ALTER ROLE guarded PASSWORD 'right'");
+    let granted = run(&store, guarded("k")).await;
+    finish(&store, granted.fence, "done").await;
+    let done = store.atomically(atomic("a"), effect("e")).await;
+    assert!(matches!(done, Ok(Atomic::Ran(..))), "{done:?}");
+}
+
+/// The role `guarded`, whose password is `right` and is asked for.
+fn ask_for_passwords(server: &Server, database: &Database) {
+    let access = server.folder().join("data/pg_hba.conf");
+    let trust = std::fs::read_to_string(&access).unwrap();
+    let asks = "host all guarded 127.0.0.1/32 scram-sha-256\n";
+    std::fs::write(&access, format!("{asks}{trust}")).unwrap();
+    let name = database.name();
+    database.psql(&format!(
+        "CREATE ROLE guarded LOGIN PASSWORD 'right'; ALTER DATABASE {name} OWNER TO guarded"
+    ));
+    database.psql("SELECT pg_reload_conf()");
+}
+
 /// Nothing that is said of a connection that cannot be had holds its password.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_password_is_refused_and_not_told() {
     const SECRET: &str = "s3cret-nobody-may-read";
     let server = Server::start();
     let database = Database::on(&server);
-    let access = server.folder().join("data/pg_hba.conf");
-    let trust = std::fs::read_to_string(&access).unwrap();
-    let guarded_role = "host all guarded 127.0.0.1/32 scram-sha-256\n";
-    std::fs::write(&access, format!("{guarded_role}{trust}")).unwrap();
     let name = database.name();
-    database.psql(&format!(
-        "CREATE ROLE guarded LOGIN PASSWORD 'the right one'; ALTER DATABASE {name} OWNER TO guarded"
-    ));
-    database.psql("SELECT pg_reload_conf()");
+    ask_for_passwords(&server, &database);
     let at = |password: &str| {
         let address = server.address();
         format!("postgres://guarded:{password}@{address}/{name}")
     };
-    drop(node_at(&at("the%20right%20one"), Options::default()).await);
+    drop(node_at(&at("right"), Options::default()).await);
     let nobody_listens = format!("postgres://guarded:{SECRET}@127.0.0.1:1/{name}");
     let no_database = format!("postgres://guarded:{SECRET}@{}/nowhere", server.address());
     let not_understood = [

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use counterfoil_core::{Event, State, Verdict};
 use counterfoil_postgres::{Options, PostgresStore};
 use counterfoil_store::{Atomic, Error, Migration, Store, transact};
-use counterfoil_test_postgres::{Applied, Database, Plan, Proxy};
+use counterfoil_test_postgres::{Applied, Database, Plan, Pooler, Proxy};
 
 use crate::scene::{
     atomic, create_effects, effect, effects, finish, guarded, node_at, now, reply, run, stored,
@@ -268,5 +268,82 @@ async fn a_migration_in_doubt_is_done_once() {
         lost.over(&applied);
         let there = database.psql(&format!("SELECT count(*) FROM {name}"));
         assert_eq!(there, "0");
+    }
+}
+
+/// The old connection would commit only after the database has ended it: nothing of it is there,
+/// and everything is done once, anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn i1_a_commit_that_comes_too_late_is_none() {
+    let database = Database::new();
+    create_effects(&database);
+    let proxy = Proxy::start(database.address());
+    let options = Options {
+        lanes: 1,
+        database_timeout: Duration::from_secs(1),
+        ..Options::default()
+    };
+    let store = node_at(&database.url_at(proxy.address()), options).await;
+    run(&store, guarded("before")).await;
+    let hold = || proxy.hold_commit(Duration::from_secs(4));
+    let late = hold();
+    let granted = run(&store, guarded("k")).await;
+    assert_eq!(granted.fence.attempt, 1);
+    assert_eq!(rows_of(&database, "k"), "1|1");
+    let later = hold();
+    match store.atomically(atomic("a"), effect("e")).await {
+        Ok(Atomic::Ran(_, answer)) => assert_eq!(answer, reply("e")),
+        other => panic!("the first run was rolled back: {other:?}"),
+    }
+    let latest = hold();
+    let done = transact(&store, None, |tx| {
+        Box::pin(async move { write_effect(tx, "e").await.map(drop) })
+    });
+    assert_eq!(done.await, Ok(()));
+    for held in [late, later, latest] {
+        assert_eq!((held.count(), held.late_commits()), (1, 0));
+    }
+    assert_eq!(effects(&database), 2);
+}
+
+/// The same doubts with a pooler in between, which ends a transaction whose client is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn i2_what_is_in_doubt_behind_a_pooler_is_there_once() {
+    let database = Database::new();
+    create_effects(&database);
+    let pooler = Pooler::start(database.address());
+    let proxy = Proxy::start(pooler.address());
+    let options = Options {
+        lanes: 1,
+        pooler: true,
+        ..Options::default()
+    };
+    let store = node_at(&database.url_at(proxy.address()), options).await;
+    run(&store, guarded("before")).await;
+    // A commit cannot be held up on the way into a pooler: it takes its leave with its client.
+    for (number, lost) in [Lost::AnswerOnly, Lost::Commit].into_iter().enumerate() {
+        let key = lost.key("k");
+        let set = lost.set(&proxy);
+        let granted = run(&store, guarded(&key)).await;
+        lost.over(&set);
+        assert_eq!(granted.fence.attempt, 1);
+        let set = lost.set(&proxy);
+        finish(&store, granted.fence, "done").await;
+        lost.over(&set);
+        assert_eq!(rows_of(&database, &key), "1|2", "{lost:?}");
+        let set = lost.set(&proxy);
+        let done = store.atomically(atomic(&lost.key("a")), effect("e")).await;
+        assert!(
+            matches!(done, Ok(Atomic::Ran(..) | Atomic::Own(_))),
+            "{done:?}"
+        );
+        lost.over(&set);
+        let set = lost.set(&proxy);
+        let done = transact(&store, None, |tx| {
+            Box::pin(async move { write_effect(tx, "e").await.map(drop) })
+        });
+        assert_eq!(done.await, Ok(()));
+        lost.over(&set);
+        assert_eq!(effects(&database), 2 * (number + 1), "{lost:?}");
     }
 }
