@@ -1,18 +1,21 @@
 //! `counterfoil store copy`: everything of one store into another, and the proof that it is there.
 
-use std::{
-    collections::VecDeque,
-    fmt,
-    sync::Mutex,
-    time::{Duration, Instant},
-};
+mod report;
+mod rows;
+mod steady;
 
-use counterfoil_core::{OperationId, State};
+use std::sync::Mutex;
+
+use counterfoil_core::State;
 use counterfoil_server::{Application, CopiedRows, CopyError, RowsDigest, copy_rows, digest_rows};
 use counterfoil_sqlite::{Options, SqliteStore};
-use counterfoil_store::{Census, Clash, Damaged, Error, Imported, Part, Store, Whole};
-use serde_json::{Value, json};
+use counterfoil_store::{Census, Clash, Damaged, Imported, Part, Store};
 
+use self::{
+    report::Report,
+    rows::{Rows, Tally, differ},
+    steady::{Telling, export, may_pass, steadily},
+};
 use crate::{
     address::Address,
     args::Copy,
@@ -20,18 +23,11 @@ use crate::{
     exit::{Exit, Failure},
     folder::{Folder, NOTE},
     open::{self, Mode, Opened, not_migrated, open, runtime},
-    output::{print, print_json, say},
+    output::{print, print_json},
 };
 
 /// Under which name the target remembers how far the copy has come.
 const PLACE: &str = "copy_place";
-/// How often a line is printed while it works.
-const TELL_EVERY: Duration = Duration::from_secs(1);
-/// How long a store that is away is waited for, in the middle of a copy.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_secs(1);
-/// Damaged rows that are named.
-const NAMED_MAX: usize = 10;
 
 pub(crate) fn run(copy: &Copy) -> Result<(), Failure> {
     let from = Config::load(&copy.flags("--from", copy.from.as_ref()))?;
@@ -174,42 +170,6 @@ impl Place {
             operation: operation.try_into().ok()?,
         })
     }
-}
-
-/// Repeats a step that may be repeated, while a store is away or busy.
-async fn steadily<T, E: fmt::Display>(
-    step: impl AsyncFn() -> Result<T, E>,
-    passes: impl Fn(&E) -> bool,
-) -> Result<T, E> {
-    let start = Instant::now();
-    loop {
-        match step().await {
-            Err(error) if passes(&error) && start.elapsed() < PATIENCE => {
-                say(&format!("{error}; trying again"));
-                tokio::time::sleep(PAUSE).await;
-            }
-            done => return done,
-        }
-    }
-}
-
-/// Whether the same step may well succeed a little later. Every step of a copy finds what it did
-/// the first time.
-fn may_pass(error: &Error) -> bool {
-    match error {
-        Error::Busy { .. } | Error::Unavailable(_) | Error::CommitUnknown => true,
-        Error::Corrupt(_)
-        | Error::Fenced(_)
-        | Error::NotFound
-        | Error::Handler(_)
-        | Error::Statement(_)
-        | Error::RolledBack
-        | Error::Quota { .. } => false,
-    }
-}
-
-async fn export(store: &dyn Store, after: i64, page: u32) -> Result<Part, Error> {
-    steadily(async || store.export(after, page).await, may_pass).await
 }
 
 struct Copying<'a> {
@@ -418,95 +378,6 @@ struct Verified {
     difference: Option<String>,
 }
 
-fn differ(one: Option<Digest>, other: Option<Digest>) -> Option<String> {
-    match (one, other) {
-        (Some(one), Some(other)) if one == other => None,
-        (Some(one), Some(other)) if one.operation_id == other.operation_id => Some(format!(
-            "{} is not the same on both sides",
-            one.operation_id
-        )),
-        (Some(one), Some(other)) => Some(format!(
-            "where the source has {}, the target has {}",
-            one.operation_id, other.operation_id
-        )),
-        (Some(one), None) => Some(format!("{} is missing in the target", one.operation_id)),
-        (None, Some(other)) => Some(format!("{} is only in the target", other.operation_id)),
-        (None, None) => None,
-    }
-}
-
-/// A receipt in short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Digest {
-    operation_id: OperationId,
-    digest: [u8; 32],
-}
-
-/// What was read of one side.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    receipts: u64,
-    events: u64,
-    results: u64,
-    questions: u64,
-    digest: [u8; 32],
-}
-
-/// The receipts of one side, one after the other.
-struct Rows<'s> {
-    store: &'s dyn Store,
-    page: u32,
-    waiting: VecDeque<Whole>,
-    next: Option<i64>,
-    tally: Tally,
-    damaged: Vec<Damaged>,
-}
-
-impl<'s> Rows<'s> {
-    fn new(store: &'s dyn Store, page: u32) -> Self {
-        Self {
-            store,
-            page,
-            waiting: VecDeque::new(),
-            next: Some(0),
-            tally: Tally::default(),
-            damaged: Vec::new(),
-        }
-    }
-
-    async fn next(&mut self) -> Result<Option<Digest>, Failure> {
-        while self.waiting.is_empty() {
-            let Some(after) = self.next else {
-                return Ok(None);
-            };
-            let part = export(self.store, after, self.page).await?;
-            self.next = part.next;
-            self.waiting = part.rows.into();
-            let room = NAMED_MAX.saturating_sub(self.damaged.len());
-            self.damaged.extend(part.damaged.into_iter().take(room));
-        }
-        Ok(self.waiting.pop_front().map(|whole| self.count(&whole)))
-    }
-
-    fn count(&mut self, whole: &Whole) -> Digest {
-        let many = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        let digest = whole.digest();
-        let tally = &mut self.tally;
-        tally.receipts += 1;
-        tally.events += many(whole.events.len());
-        tally.results += u64::from(whole.result.is_some());
-        tally.questions += many(whole.questions.len());
-        // No receipt is there twice, so that none takes another one out.
-        for (sum, byte) in tally.digest.iter_mut().zip(digest) {
-            *sum ^= byte;
-        }
-        Digest {
-            operation_id: whole.receipt.operation_id,
-            digest,
-        }
-    }
-}
-
 fn check_damaged(from: &Address, part: &Part) -> Result<(), Failure> {
     let Some(first) = part.damaged.first() else {
         return Ok(());
@@ -551,107 +422,6 @@ async fn dry_run(
         application: digest_rows(source).await?,
         is_dry: true,
     })
-}
-
-/// Says on standard error how it goes, about once a second.
-struct Telling {
-    told: Instant,
-}
-
-impl Telling {
-    fn new() -> Self {
-        Self {
-            told: Instant::now(),
-        }
-    }
-
-    fn say(&mut self, text: &str) {
-        self.told = Instant::now();
-        say(text);
-    }
-
-    fn maybe(&mut self, text: impl FnOnce() -> String) {
-        if self.told.elapsed() >= TELL_EVERY {
-            self.say(&text());
-        }
-    }
-}
-
-struct Report {
-    census: Census,
-    rows: CopiedRows,
-    imported: Imported,
-    verified: Tally,
-    application: RowsDigest,
-    is_dry: bool,
-}
-
-impl Report {
-    fn strays(&self) -> u64 {
-        let census = &self.census;
-        census.stray_results + census.stray_questions + census.stray_events
-    }
-
-    fn digests(&self) -> [String; 2] {
-        let hex = |digest: [u8; 32]| -> String {
-            digest.iter().map(|byte| format!("{byte:02x}")).collect()
-        };
-        [hex(self.verified.digest), hex(self.application.digest)]
-    }
-
-    fn text(&self, from: &Config, to: &Config) -> String {
-        let Tally {
-            receipts,
-            events,
-            results,
-            questions,
-            ..
-        } = self.verified;
-        let rows = self.application.rows;
-        let all = format!(
-            "{receipts} receipts with {events} rows of their logs, {results} results and {questions} questions, and {rows} rows of the application"
-        );
-        if self.is_dry {
-            return format!("would copy {all}\nfrom {}\nto   {}\n", from.store, to.store);
-        }
-        let [receipts, rows] = self.digests();
-        let mut text = format!(
-            "copied    {} receipts and {} rows of the application; {} and {} were there\nverified  {all} are the same on both sides\ndigests   {receipts} {rows}\n",
-            self.imported.new, self.rows.new, self.imported.same, self.rows.same
-        );
-        if self.strays() > 0 {
-            text.push_str(&format!(
-                "left      {} rows that hang on no receipt\n",
-                self.strays()
-            ));
-        }
-        text.push_str(&format!(
-            "Start servers with --store {} from now on, and with the same data folder: its agent key is valid there.\nStart none on {} again: it would run keys that were used since.\n",
-            to.store, from.store
-        ));
-        text
-    }
-
-    fn json(&self, from: &Config, to: &Config) -> Value {
-        let [receipts, rows] = self.digests();
-        json!({
-            "from": from.store.to_string(),
-            "to": to.store.to_string(),
-            "dry_run": self.is_dry,
-            "verified": !self.is_dry,
-            "receipts": self.verified.receipts,
-            "receipts_written": self.imported.new,
-            "events": self.verified.events,
-            "results": self.verified.results,
-            "questions": self.verified.questions,
-            "running": running(&self.census),
-            "rows_on_no_receipt": self.strays(),
-            "application_rows": self.application.rows,
-            "application_rows_written": self.rows.new,
-            "digest": receipts,
-            "application_digest": rows,
-        })
-    }
 }
 
 #[cfg(test)]

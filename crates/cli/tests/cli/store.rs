@@ -12,7 +12,7 @@ use counterfoil_core::{
 };
 use counterfoil_sqlite::{Options, SqliteStore};
 use counterfoil_store::{Admission, Store as _, StoredReply, Whole};
-use counterfoil_test_postgres::Database;
+use counterfoil_test_postgres::{Database, Proxy};
 use serde_json::Value;
 
 use crate::process::{Place, Server};
@@ -216,6 +216,40 @@ fn i2_everything_moves_to_postgres_through_three_kills_and_back() {
         assert_eq!(checked["ok"], true, "{checked}");
         assert_eq!(checked["states"]["succeeded"], all + 1);
     }
+}
+
+#[test]
+fn a_copy_outlives_a_connection_that_breaks() {
+    let (place, _) = used();
+    make_up(&place.data().join("counterfoil.db"), 300);
+    let database = Database::new();
+    place.run(&["migrate", "--store", database.url()]).ok();
+    database.psql(STOP);
+    database.psql("UPDATE stop SET beyond = 100");
+    let proxy = Proxy::start(database.address());
+    let url = database.url_at(proxy.address());
+    let from = file(&place);
+    let mut command = place.command(&["store", "copy", "--from", &from, "--to", &url, "--json"]);
+    let mut child = command
+        .args(["--page", "50"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until_stopped(&mut child, &database);
+    proxy.refuse(true);
+    database.psql("UPDATE stop SET beyond = 1000000");
+    database.psql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event = 'PgSleep'",
+    );
+    proxy.cut_now();
+    assert_eq!(receipts(&database), 100);
+    proxy.refuse(false);
+    let output = child.wait_with_output().unwrap();
+    let report = verified(&output);
+    assert_eq!(report["receipts"], 301);
+    assert_eq!(receipts(&database), 301);
 }
 
 #[test]
