@@ -24,9 +24,12 @@ pub(crate) async fn first_key(
     keys: &AgentKeys,
     workspace: WorkspaceId,
 ) -> Result<FirstKey, Failure> {
-    // A node that keeps nothing needs no folder.
-    if !folder.knows_receipts()
-        && !folder.draft().exists()
+    // A node that has its key, or keeps none, writes nothing: its folder may be read-only, or not
+    // be there at all.
+    if let Some(held) = folder.held(keys).await? {
+        return judged(config, folder, &held);
+    }
+    if !folder.draft().exists()
         && let Some(oldest) = keys.oldest(&workspace).await?
     {
         return Ok(FirstKey::Elsewhere(oldest));
@@ -34,11 +37,7 @@ pub(crate) async fn first_key(
     folder.create()?;
     let _lock = folder.locked(config.lock_patience).await?;
     if let Some(held) = folder.held(keys).await? {
-        return Ok(match held {
-            Held::Valid => FirstKey::Old,
-            Held::Stale => FirstKey::Stale,
-            Held::Unknown => return Err(elsewhere(config, folder)),
-        });
+        return judged(config, folder, &held);
     }
     if let Some(draft) = folder.read_draft()? {
         let won = match Credential::parse(&draft) {
@@ -68,6 +67,14 @@ pub(crate) async fn first_key(
     }
     folder.drop_draft()?;
     Ok(FirstKey::Elsewhere(first))
+}
+
+fn judged(config: &Config, folder: &Folder, held: &Held) -> Result<FirstKey, Failure> {
+    match held {
+        Held::Valid => Ok(FirstKey::Old),
+        Held::Stale => Ok(FirstKey::Stale),
+        Held::Unknown => Err(elsewhere(config, folder)),
+    }
 }
 
 /// What this machine calls itself, as far as it can stand in a name.

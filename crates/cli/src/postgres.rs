@@ -34,16 +34,24 @@ pub(crate) async fn open(
         Mode::Serving => config.migrate == Migrate::Auto,
         Mode::Migrating => true,
     };
-    let store = if may_change {
-        // Whoever holds an agent key knows of receipts: an empty database is not theirs.
-        if mode == Mode::Serving && folder.knows_receipts() && version(config).await? == 0 {
+    let (address, options) = (address(config)?, options(config));
+    // Whoever holds an agent key knows of receipts: an empty database is not theirs.
+    let looks_first = !may_change || (mode == Mode::Serving && folder.knows_receipts());
+    let opened = if looks_first {
+        PostgresStore::open_migrated(&address, options.clone()).await
+    } else {
+        PostgresStore::open(&address, options.clone()).await
+    };
+    let opened = match opened {
+        Err(OpenError::NotMigrated { found: 0, .. }) if may_change => {
             return Err(elsewhere(config, folder));
         }
-        PostgresStore::open(&address(config)?, options(config)).await
-    } else {
-        PostgresStore::open_migrated(&address(config)?, options(config)).await
+        Err(OpenError::NotMigrated { .. }) if may_change => {
+            PostgresStore::open(&address, options).await
+        }
+        opened => opened,
     };
-    let store = store.map_err(|error| failure(config, mode, error))?;
+    let store = opened.map_err(|error| failure(config, mode, error))?;
     if may_change {
         return Ok(store);
     }

@@ -161,7 +161,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "limits.queue_max",
         Kind::Number,
         "4096",
-        "most callers waiting for the writer",
+        "most callers waiting to be written",
     ),
     setting(
         "limits.rate_per_second",
@@ -185,7 +185,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "limits.lock_patience",
         Kind::Duration,
         "5s",
-        "how long to wait for a database that another process has locked",
+        "how long to wait for a lock of another process, or for a connection to the database",
     ),
     setting(
         "sealing.key_file",

@@ -122,21 +122,21 @@ fn values(database: &Database, prefix: &str) -> Vec<Vec<u8>> {
          WHERE table_schema = 'public' AND data_type IN ('text', 'bytea') \
            AND starts_with(table_name, '{prefix}')"
     ));
-    let mut values = Vec::new();
-    for line in columns.lines() {
-        let [table, column, kind] = line.split('|').collect::<Vec<_>>()[..] else {
-            panic!("{line}");
-        };
-        let bytes = match kind {
-            "bytea" => column.to_owned(),
-            _ => format!("convert_to({column}, 'UTF8')"),
-        };
-        let rows = database.psql(&format!(
-            "SELECT encode({bytes}, 'hex') FROM {table} WHERE {column} IS NOT NULL"
-        ));
-        values.extend(rows.lines().map(from_hex));
-    }
-    values
+    let parts: Vec<String> = columns
+        .lines()
+        .map(|line| {
+            let [table, column, kind] = line.split('|').collect::<Vec<_>>()[..] else {
+                panic!("{line}");
+            };
+            let bytes = match kind {
+                "bytea" => column.to_owned(),
+                _ => format!("convert_to({column}, 'UTF8')"),
+            };
+            format!("SELECT encode({bytes}, 'hex') FROM {table} WHERE {column} IS NOT NULL")
+        })
+        .collect();
+    let rows = database.psql(&parts.join(" UNION ALL "));
+    rows.lines().map(from_hex).collect()
 }
 
 fn sqlite_values(file: &Path, prefix: &str) -> Vec<Vec<u8>> {
