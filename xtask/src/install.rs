@@ -12,6 +12,8 @@ use crate::processes::Run;
 const LIMIT: Duration = Duration::from_secs(600);
 /// Debian puts it where only root's path leads.
 const PGBOUNCER: &str = "PATH=$PATH:/usr/sbin pgbouncer --version";
+/// A library that shifts a program's clock.
+const FAKETIME: &str = "ls /usr/lib/*/faketime/libfaketimeMT.so.1";
 
 /// The folder of the real clients.
 pub(crate) fn clients() -> PathBuf {
@@ -35,6 +37,7 @@ pub(crate) fn system(run: &Run) -> Result<(), String> {
         (&["node", "--version"], "nodejs"),
         (&["npm", "--version"], "npm"),
         (&["sh", "-c", PGBOUNCER], "pgbouncer"),
+        (&["sh", "-c", FAKETIME], "libfaketime"),
     ] {
         if !works(run, probe) {
             missing.push(package);
@@ -44,7 +47,7 @@ pub(crate) fn system(run: &Run) -> Result<(), String> {
         missing.push("postgresql");
     }
     if missing.is_empty() {
-        println!("curl, python3, node, npm, PostgreSQL and PgBouncer are here");
+        println!("curl, python3, node, npm, PostgreSQL, PgBouncer and libfaketime are here");
         return Ok(());
     }
     let debian = works(run, &["apt-get", "--version"]);

@@ -85,21 +85,29 @@ fn whole(run: &Run, steps: &mut Steps) {
         )
     });
     steps.step("real clients", || {
-        tests(
-            run,
-            &["--features", "counterfoil-e2e/clients", "--test", "clients"],
-        )
+        let suites = ["clients", "clients_postgres", "clients_memory"];
+        behind_feature(run, "clients", &suites)
     });
     steps.step("kill -9 under load", || {
-        tests(
-            run,
-            &["--features", "counterfoil-e2e/kill", "--test", "kill"],
-        )
+        behind_feature(run, "kill", &["kill", "kill_postgres"])
+    });
+    steps.step("three nodes under load", || {
+        behind_feature(run, "kill", &["cluster_kill"])
     });
     steps.step("planted mutants", || {
         let words = ["run", "--locked", "--quiet", "-p", "counterfoil-testkit"];
         cargo(run, &[words.as_slice(), &["--bin", "mutants"]].concat())
     });
+}
+
+/// End-to-end suites that a feature keeps out of the ordinary tests.
+fn behind_feature(run: &Run, feature: &str, suites: &[&str]) -> Result<(), String> {
+    let feature = format!("{E2E}/{feature}");
+    let mut words = vec!["--features", feature.as_str()];
+    for suite in suites {
+        words.extend(["--test", suite]);
+    }
+    tests(run, &words)
 }
 
 /// What the end-to-end tests start, and every example.

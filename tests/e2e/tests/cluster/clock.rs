@@ -1,6 +1,6 @@
 //! One node's clock is an hour off.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use std::{fs, thread};
 
 use counterfoil_e2e::{Base, Fixture, Folder, Http, Mcp, Server, until};
@@ -38,8 +38,6 @@ fn retention(off_by: i64) {
         let key = format!("of node {n}");
         let first = writer.note(Some(&key), NOTE).send().unwrap();
         assert_eq!(first.status, 201, "{}", first.text());
-        let created = first.value()["created_at"].clone();
-        println!("{key}: created_at {created}");
         for http in &clients {
             let again = http.note(Some(&key), NOTE).send().unwrap();
             assert_eq!(again.status, 201, "it is no hour old: {}", again.text());
@@ -55,6 +53,28 @@ fn retention(off_by: i64) {
     }
     let count = "SELECT count(*) FROM notes";
     assert_eq!(nodes.base.database().psql(count), "3", "nothing ran again");
+    is_off(&nodes.servers[2], off_by);
+}
+
+/// The clock was shifted indeed: what the node wrote in its log bears another hour.
+fn is_off(server: &Server, off_by: i64) {
+    let hour = || {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let seconds = i64::try_from(now.unwrap().as_secs()).unwrap() + off_by;
+        format!("{:02}", seconds / HOUR % 24)
+    };
+    let before = hour();
+    server.terminate();
+    let line = until("it says that it stops", BOUND, || {
+        let printed = server.printed();
+        let line = printed.lines().find(|line| line.contains("stopping"));
+        line.map(str::to_owned)
+    });
+    let said = line.split('T').nth(1).unwrap_or_default();
+    assert!(
+        said.starts_with(&before) || said.starts_with(&hour()),
+        "{line}"
+    );
 }
 
 #[test]
@@ -121,25 +141,27 @@ fn leases(off_by: i64) {
     let died = Instant::now();
     wrong.kill();
     assert!(lost.join().unwrap());
-    let said = until("its lease ends", LEASE, || {
-        let said = append(&right.http(), "dead", 600_000).unwrap();
-        let code = said["structuredContent"]["code"].clone();
-        if code == "idempotency_in_progress" {
+    let alive = |said: &Value| said["structuredContent"]["code"] == "idempotency_in_progress";
+    let look = || append(&right.http(), "dead", 600_000).unwrap();
+    assert!(alive(&look()), "it counts as alive for a while");
+    if off_by < 0 {
+        // By its own clock the lease was over before it began: a second of looking shows it.
+        while died.elapsed() < Duration::from_secs(2) {
+            assert!(alive(&look()), "it counts as alive for a while");
             thread::sleep(Duration::from_millis(200));
-            return None;
         }
-        Some(said)
-    });
-    let code = &said["structuredContent"]["code"];
-    assert_eq!(code, "outcome_unknown", "{said}");
-    println!(
-        "{off_by}: unknown {:.1} s after its death",
-        died.elapsed().as_secs_f64()
-    );
-    assert!(
-        died.elapsed() > Duration::from_secs(10),
-        "it counted as alive for a while"
-    );
+    } else {
+        let said = until("its lease ends", LEASE, || {
+            thread::sleep(Duration::from_millis(200));
+            Some(look()).filter(|said| !alive(said))
+        });
+        let code = &said["structuredContent"]["code"];
+        assert_eq!(code, "outcome_unknown", "{said}");
+        println!(
+            "unknown {:.1} s after its death",
+            died.elapsed().as_secs_f64()
+        );
+    }
     assert_eq!(lines("dead"), 1, "it never ran again");
 }
 

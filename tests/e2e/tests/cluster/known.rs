@@ -13,8 +13,8 @@ use crate::fleet::{Fleet, NODES};
 
 /// Of ten calls, how many are about a key that was used before.
 const RETRIES_IN_TEN: u64 = 5;
-/// How long a caller waits that got no answer.
-const BACK_OFF: Duration = Duration::from_millis(5);
+/// How long a caller waits that got no answer, or is told to come again.
+const BACK_OFF: Duration = Duration::from_millis(50);
 /// Of twelve keys, how many are for guarded calls.
 const GUARDED_IN_TWELVE: u64 = 2;
 /// Longest a guarded call takes, in milliseconds.
@@ -69,10 +69,14 @@ impl Known {
                 seen.doubted += 1;
                 intent.must_be_new(acknowledged);
             }
-            Got::Later => seen.later += 1,
             Got::NotRecorded => seen.not_recorded += 1,
-            Got::Lost => {
-                seen.lost += 1;
+            Got::Later | Got::Lost => {
+                match got {
+                    Got::Lost => seen.lost += 1,
+                    Got::Later | Got::Answer(_) | Got::Unknown(_) | Got::NotRecorded => {
+                        seen.later += 1;
+                    }
+                }
                 drop(seen);
                 thread::sleep(BACK_OFF);
             }
@@ -169,7 +173,7 @@ impl Known {
                 intent.key,
                 intent.way
             );
-            thread::sleep(BACK_OFF * 10);
+            thread::sleep(BACK_OFF);
         }
     }
 

@@ -35,7 +35,7 @@ fn call_until(over: Arc<AtomicBool>, http: Http, caller: usize) -> thread::JoinH
             calls.push((key, reply));
             if refused {
                 // As a caller does that is told to come again.
-                thread::sleep(Duration::from_millis(50));
+                thread::sleep(Duration::from_millis(200));
             }
         }
         calls

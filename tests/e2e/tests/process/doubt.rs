@@ -52,7 +52,7 @@ fn field_14_field_21_a_call_in_doubt_is_found_explained_and_resolved_with_a_reas
     let fixture = started(&folder);
     let waits = call(&fixture);
     assert_eq!(waits["structuredContent"]["retryable"], true, "{waits}");
-    database.run("UPDATE counterfoil_receipts SET lease_until = 1");
+    database.end_leases();
     let doubt = call(&fixture);
     let content = &doubt["structuredContent"];
     assert_eq!(content["status"], "outcome_unknown", "{doubt}");
