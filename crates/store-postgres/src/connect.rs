@@ -101,11 +101,13 @@ impl Connector {
         let millis = timeout.as_millis();
         if !options.pooler {
             // A pooler that was not announced refuses these, or drops them, which is then seen.
+            // Statements are planned once a connection, perhaps while the tables are small: a plan
+            // must never come to mean reading a table through.
             let given = config.get_options().unwrap_or_default();
             config.options(format!(
                 "{given} -c statement_timeout={millis} -c lock_timeout={millis} \
                  -c idle_in_transaction_session_timeout={millis} -c synchronous_commit=on \
-                 -c jit=off"
+                 -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"
             ));
         }
         let tls = if config.get_ssl_mode() == SslMode::Disable {
@@ -155,16 +157,6 @@ impl Connector {
             broken: AtomicBool::new(false),
         };
         Ok((session, notes))
-    }
-
-    /// A new connection for the store's own statements alone. They are prepared once, perhaps while
-    /// the tables are small, and must never come to mean reading a table through.
-    pub(crate) async fn connect_own(&self) -> Done<Session> {
-        let (session, _) = self.connect().await?;
-        if !self.pooler {
-            session.run("SET enable_seqscan = off").await?;
-        }
-        Ok(session)
     }
 
     /// The time-out that a session of its own has.

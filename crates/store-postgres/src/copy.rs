@@ -83,8 +83,10 @@ static INSERT: Text = Text {
             fingerprint, state, mode, kept, committed, version, event_count, attempts, round,
             rounds, created_at, lease_until, hard_deadline, finished_at, replay_ms, tombstone_ms,
             provider_ms, parameters, key)
-          SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
-            $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)
+          SELECT unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6), unnest($7),
+            unnest($8), unnest($9), unnest($10), unnest($11), unnest($12), unnest($13),
+            unnest($14), unnest($15), unnest($16), unnest($17), unnest($18), unnest($19),
+            unnest($20), unnest($21), unnest($22), unnest($23), unnest($24), unnest($25)
           ON CONFLICT DO NOTHING",
     types: &[
         Type::INT8_ARRAY,

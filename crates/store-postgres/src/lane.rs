@@ -106,7 +106,7 @@ pub(crate) async fn run(shared: Arc<Shared>, first: Session) {
         answered = batch.len();
         let connected = match session.take().filter(Session::is_clean) {
             Some(open) => Ok(open),
-            None => shared.connector.connect_own().await,
+            None => shared.connector.connect().await.map(|(open, _)| open),
         };
         match connected {
             Ok(open) => {

@@ -173,7 +173,7 @@ pub(crate) async fn run(shared: Arc<Shared>, waiting: Waiting, first: Session) {
         for _ in 0..2 {
             let open = match session.take().filter(Session::is_clean) {
                 Some(open) => Ok(open),
-                None => shared.connector.connect_own().await,
+                None => shared.connector.connect().await.map(|(open, _)| open),
             };
             match open {
                 Ok(open) => {

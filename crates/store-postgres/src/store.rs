@@ -139,11 +139,11 @@ impl PostgresStore {
         let mut helpers = JoinSet::new();
         drop(first);
         for _ in 0..shared.options.lanes.max(1) {
-            let session = connector.connect_own().await.map_err(refused)?;
+            let (session, _) = connector.connect().await.map_err(refused)?;
             lanes.spawn(lane::run(Arc::clone(&shared), session));
         }
         for _ in 0..shared.options.readers.max(1) {
-            let session = connector.connect_own().await.map_err(refused)?;
+            let (session, _) = connector.connect().await.map_err(refused)?;
             helpers.spawn(read::run(
                 Arc::clone(&shared),
                 Arc::clone(&waiting),

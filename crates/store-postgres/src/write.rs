@@ -42,8 +42,10 @@ static INSERT: Text = Text {
             fingerprint, state, mode, kept, committed, version, event_count, attempts, round,
             rounds, created_at, lease_until, hard_deadline, finished_at, replay_ms, tombstone_ms,
             provider_ms, parameters, key)
-          SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
-            $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)",
+          SELECT unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6), unnest($7),
+            unnest($8), unnest($9), unnest($10), unnest($11), unnest($12), unnest($13),
+            unnest($14), unnest($15), unnest($16), unnest($17), unnest($18), unnest($19),
+            unnest($20), unnest($21), unnest($22), unnest($23), unnest($24), unnest($25)",
     types: &[
         Type::INT8_ARRAY,
         Type::UUID_ARRAY,
@@ -79,10 +81,12 @@ static UPDATE: Text = Text {
             event_count = t.event_count, attempts = t.attempts, round = t.round,
             rounds = t.rounds, lease_until = t.lease_until, hard_deadline = t.hard_deadline,
             finished_at = t.finished_at, replay_ms = t.replay_ms, tombstone_ms = t.tombstone_ms
-          FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
-            AS t(id, token, state, mode, kept, committed, version, event_count, attempts, round,
-                rounds, lease_until, hard_deadline, finished_at, replay_ms, tombstone_ms)
-          WHERE r.id = t.id",
+          FROM (SELECT unnest($1) AS id, unnest($2) AS token, unnest($3) AS state, unnest($4) AS mode,
+            unnest($5) AS kept, unnest($6) AS committed, unnest($7) AS version,
+            unnest($8) AS event_count, unnest($9) AS attempts, unnest($10) AS round,
+            unnest($11) AS rounds, unnest($12) AS lease_until, unnest($13) AS hard_deadline,
+            unnest($14) AS finished_at, unnest($15) AS replay_ms, unnest($16) AS tombstone_ms) AS t
+          WHERE r.id = t.id AND r.id = ANY($1)",
     types: &[
         Type::INT8_ARRAY,
         Type::UUID_ARRAY,
@@ -103,8 +107,9 @@ static UPDATE: Text = Text {
     ],
 };
 static EVENTS: Text = Text {
-    sql: "INSERT INTO counterfoil_events(id, at, attempt, from_state, to_state, reason, evidence)
-          SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7)",
+    sql:
+        "INSERT INTO counterfoil_events(id, at, attempt, from_state, to_state, reason, evidence)
+          SELECT unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6), unnest($7)",
     types: &[
         Type::INT8_ARRAY,
         Type::INT8_ARRAY,
@@ -117,7 +122,7 @@ static EVENTS: Text = Text {
 };
 static RESULTS: Text = Text {
     sql: "INSERT INTO counterfoil_results(receipt, status, sealed, content_type, headers, body)
-          SELECT * FROM unnest($1, $2, $3, $4, $5, $6)
+          SELECT unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6)
           ON CONFLICT (receipt) DO UPDATE SET status = excluded.status, sealed = excluded.sealed,
             content_type = excluded.content_type, headers = excluded.headers,
             body = excluded.body",
@@ -132,7 +137,7 @@ static RESULTS: Text = Text {
 };
 static OPEN: Text = Text {
     sql: "INSERT INTO counterfoil_open(receipt, workspace, lapse_at, doubt)
-          SELECT * FROM unnest($1, $2, $3, $4)
+          SELECT unnest($1), unnest($2), unnest($3), unnest($4)
           ON CONFLICT (receipt) DO UPDATE SET lapse_at = excluded.lapse_at,
             doubt = excluded.doubt",
     types: &[
@@ -148,13 +153,14 @@ static CLOSE: Text = Text {
 };
 static FORGET_QUESTIONS: Text = Text {
     sql: "DELETE FROM counterfoil_questions AS q USING unnest($1, $2) AS t(receipt, round)
-          WHERE q.receipt = t.receipt AND q.round >= t.round",
+          WHERE q.receipt = t.receipt AND q.round >= t.round AND q.receipt = ANY($1)",
     types: &[Type::INT8_ARRAY, Type::INT4_ARRAY],
 };
 static QUESTIONS: Text = Text {
-    sql: "INSERT INTO counterfoil_questions(receipt, round, status, sealed, content_type, headers,
+    sql:
+        "INSERT INTO counterfoil_questions(receipt, round, status, sealed, content_type, headers,
             body)
-          SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7)",
+          SELECT unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6), unnest($7)",
     types: &[
         Type::INT8_ARRAY,
         Type::INT4_ARRAY,
