@@ -36,7 +36,7 @@ const LOAD: Duration = Duration::from_secs(60);
 /// Longest pause between two kills, in milliseconds.
 const PAUSE_MS_MAX: u64 = 1500;
 /// One disturbance in so many is a restart of the database.
-const RESTART_ONE_IN: u64 = 10;
+const RESTART_ONE_IN: u64 = 8;
 /// A lease, and more than it.
 const LEASE: Duration = Duration::from_secs(60);
 
