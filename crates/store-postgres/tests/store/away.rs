@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use counterfoil_core::WorkspaceId;
+use counterfoil_core::{State, WorkspaceId};
 use counterfoil_postgres::{Options, PostgresStore};
 use counterfoil_store::{Atomic, Error, Store, transact};
 use counterfoil_test_postgres::{Database, Plan, Proxy};
 
 use crate::scene::{
-    atomic, create_effects, effect, effects, guarded, in_workspace, node_at, outsider, run, until,
-    write_effect,
+    atomic, create_effects, effect, effects, finish, guarded, in_workspace, node_at, outsider, run,
+    until, write_effect,
 };
 
 async fn far_node(database: &Database, proxy: &Proxy) -> PostgresStore {
@@ -127,4 +127,52 @@ async fn a_note_in_doubt_is_never_told_as_not_set() {
     for name in ["one", "two"] {
         assert_eq!(store.note(name).await, Ok(Some(vec![1])));
     }
+}
+
+/// A way to the database that swallowed something never says so, not even when it works again: what
+/// was under way on it is given up, by everybody who waited for an answer, and done anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn i6_connections_lost_in_silence_are_given_up() {
+    let database = Database::new();
+    create_effects(&database);
+    let proxy = Proxy::start(database.address());
+    let options = Options {
+        lanes: 1,
+        readers: 1,
+        connections_max: 2,
+        patience: Duration::from_secs(2),
+        database_timeout: Duration::from_secs(2),
+        ..Options::default()
+    };
+    let store = node_at(&database.url_at(proxy.address()), options).await;
+    let granted = run(&store, guarded("k")).await;
+    let (id, identity) = (granted.fence.operation_id, guarded("k").identity);
+    let before = in_workspace("run", atomic("before"));
+    let done = store.atomically(before, effect("before")).await;
+    assert!(matches!(done, Ok(Atomic::Ran(..))), "{done:?}");
+    assert!(store.find(&identity).await.unwrap().is_some());
+    proxy.silent(true);
+    let started = Instant::now();
+    let waiting = async {
+        tokio::join!(
+            finish(&store, granted.fence, "done"),
+            store.find(&identity),
+            store.get(id),
+            store.atomically(in_workspace("run", atomic("a")), effect("run")),
+            store.admit(guarded("meanwhile")),
+        )
+    };
+    let over = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        proxy.silent(false);
+    };
+    let ((receipt, found, got, ran, _), ()) = tokio::join!(waiting, over);
+    assert!(started.elapsed() < Duration::from_secs(15));
+    assert_eq!(receipt.status.state, State::Succeeded);
+    assert!(found.unwrap().is_some());
+    assert!(got.unwrap().is_some());
+    assert!(matches!(ran, Ok(Atomic::Ran(..))), "{ran:?}");
+    assert_eq!(effects(&database), 2);
+    run(&store, guarded("after")).await;
+    assert!(store.health().await.is_ok());
 }
