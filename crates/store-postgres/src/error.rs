@@ -23,9 +23,9 @@ pub enum OpenError {
         /// What is wrong with it.
         why: String,
     },
-    /// The database does not answer, or refuses us.
+    /// The database does not answer, or refuses us. In its own words.
     #[error("the database cannot be used: {0}")]
-    Refused(Error),
+    Refused(String),
     /// The server is too old.
     #[error("PostgreSQL {found} is too old; version 14 is the oldest that is supported")]
     TooOld {
@@ -41,7 +41,7 @@ pub enum OpenError {
     /// A pooler stands in between and was not announced.
     #[error(
         "a pooler stands in front of the database and dropped the settings of this session; \
-         connect to the database itself, or set `pooler = true` (--store-pooler)"
+         connect to the database itself, or say that there is a pooler (store_pooler)"
     )]
     Pooler,
     /// The tables are from a newer program.
@@ -63,6 +63,21 @@ pub enum OpenError {
         /// Ours.
         known: i64,
     },
+}
+
+impl OpenError {
+    pub(crate) fn refused(fault: impl Into<Error>) -> Self {
+        Self::Refused(match fault.into() {
+            Error::Unavailable(why) | Error::Statement(why) | Error::Corrupt(why) => why,
+            error @ (Error::Busy { .. }
+            | Error::Fenced(_)
+            | Error::NotFound
+            | Error::CommitUnknown
+            | Error::Handler(_)
+            | Error::RolledBack
+            | Error::Quota { .. }) => error.to_string(),
+        })
+    }
 }
 
 /// What went wrong with a statement or a connection, by what may be done about it.

@@ -276,6 +276,8 @@ impl<'a> Transaction<'a> {
             entries.push(said);
         }
         self.end(&writes).await?;
+        let members = u32::try_from(self.batch.len()).unwrap_or(u32::MAX);
+        metrics::histogram!("counterfoil_store_batch_size").record(f64::from(members));
         shared.tally.add(&writes.unresolved);
         self.answer(lessons, entries);
         Ok(())

@@ -33,16 +33,16 @@ pub(crate) fn explain(fault: Fault) -> OpenError {
     if pooler {
         OpenError::Pooler
     } else {
-        OpenError::Refused(fault.into())
+        OpenError::refused(fault)
     }
 }
 
 /// Refuses a database on which the promises cannot be kept.
 pub(crate) async fn prepare(session: &Session, connector: &Connector) -> Result<(), OpenError> {
-    let refused = |fault: Fault| OpenError::Refused(fault.into());
+    let refused = OpenError::refused;
     let rows = session.ask(&SETTINGS, &[]).await.map_err(refused)?;
     let Some(row) = rows.first() else {
-        return Err(OpenError::Refused(crate::error::corrupt("setting")));
+        return Err(OpenError::refused(crate::error::corrupt("setting")));
     };
     if row.get::<_, i32>(0) < OLDEST {
         return Err(OpenError::TooOld { found: row.get(1) });

@@ -129,6 +129,12 @@ impl<T> Wait<T> {
     }
 }
 
+/// Says busy, and counts it.
+pub(crate) fn say_busy() -> Error {
+    metrics::counter!("counterfoil_store_busy_total").increment(1);
+    busy()
+}
+
 /// What one transaction of a lane does.
 #[derive(Default)]
 pub(crate) struct Batch {
@@ -177,7 +183,7 @@ impl Queue {
             return Err(closed());
         }
         if waiting.entries.len() >= self.entries_max {
-            return Err(busy());
+            return Err(say_busy());
         }
         waiting.entries.push_back(entry);
         drop(waiting);

@@ -163,7 +163,7 @@ static SECRET: Text = Text {
 /// `may_change` false it only looks.
 pub(crate) async fn bring_up(session: &Session, may_change: bool) -> Result<(), OpenError> {
     let steps: Vec<(i64, &str)> = (1..).zip(STEPS).collect();
-    let refused = |fault: Fault| OpenError::Refused(fault.into());
+    let refused = OpenError::refused;
     let found = version(session, STORE).await.map_err(refused)?;
     if found > VERSION {
         return Err(OpenError::Newer {

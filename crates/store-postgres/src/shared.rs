@@ -14,10 +14,10 @@ use crate::{
     Options, TimeSource,
     clock::Clock,
     connect::{Connector, Session, Text},
-    error::{Done, busy},
+    error::Done,
     listen::Watchers,
     locator::{Locator, locate},
-    queue::Queue,
+    queue::{Queue, say_busy},
     rows::parameters_of,
     scopes::{Scope, Scopes},
 };
@@ -59,7 +59,7 @@ impl Shared {
             });
         match booked {
             Ok(_) => Ok(Slot::new(Booked(Arc::clone(&self.slots)))),
-            Err(_) => Err(busy()),
+            Err(_) => Err(say_busy()),
         }
     }
 }

@@ -115,7 +115,7 @@ impl PostgresStore {
 
     async fn start(address: &str, options: Options, may_change: bool) -> Result<Self, OpenError> {
         let connector = Connector::new(address, &options)?;
-        let refused = |fault: Fault| OpenError::Refused(fault.into());
+        let refused = OpenError::refused;
         let (first, _) = connector.connect().await.map_err(open::explain)?;
         prepare(&first, &connector).await?;
         schema::bring_up(&first, may_change).await?;

@@ -1,6 +1,6 @@
 //! What a transaction writes, gathered over all its members and sent in one flight.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 use counterfoil_core::{EventRecord, Mode, Receipt, State, Timestamp};
 use counterfoil_store::{Answer, Change, StoredReply, Whole};
@@ -530,6 +530,7 @@ impl<'a> Flight<'a> {
     /// Sends it in one go: `first` (nothing, or plain statements) before it, and COMMIT behind it
     /// if the transaction is to end.
     pub(crate) async fn send(&self, session: &Session, first: &str, commit: bool) -> Sent {
+        let start = Instant::now();
         let first = (!first.is_empty()).then(|| {
             let sending: BoxFuture<'_, Done<()>> = Box::pin(session.run(first));
             sending
@@ -549,7 +550,11 @@ impl<'a> Flight<'a> {
             sending
         });
         let commits = commit.is_some();
-        for done in join_all(first.into_iter().chain(statements).chain(commit)).await {
+        let done = join_all(first.into_iter().chain(statements).chain(commit)).await;
+        if commits {
+            metrics::histogram!("counterfoil_store_commit_seconds").record(start.elapsed());
+        }
+        for done in done {
             match done {
                 Ok(()) => {}
                 Err(Fault::Lost(why)) if commits => return Sent::InDoubt(why),
