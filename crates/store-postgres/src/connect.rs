@@ -1,5 +1,6 @@
 use std::{
     collections::HashMap,
+    net::IpAddr,
     str::FromStr as _,
     sync::{
         Arc, Mutex, PoisonError,
@@ -13,7 +14,7 @@ use futures_util::future::poll_fn;
 use tokio::{sync::mpsc, task::AbortHandle};
 use tokio_postgres::{
     AsyncMessage, Client, Config, Row, Socket, Statement,
-    config::SslMode,
+    config::{Host, SslMode},
     tls::{MakeTlsConnect, NoTls},
     types::{ToSql, Type},
 };
@@ -110,6 +111,11 @@ impl Connector {
                  -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"
             ));
         }
+        if config.get_ssl_mode() == SslMode::Prefer && is_this_machine(&config) {
+            // Nobody listens in between, and the certificate that a package made for itself is
+            // vouched for by nobody.
+            config.ssl_mode(SslMode::Disable);
+        }
         let tls = if config.get_ssl_mode() == SslMode::Disable {
             None
         } else {
@@ -183,6 +189,16 @@ fn unconnected(error: tokio_postgres::Error) -> Fault {
         | Fault::Stale
         | Fault::Said(_)) => fault,
     }
+}
+
+fn is_this_machine(config: &Config) -> bool {
+    let by_name = |host: &Host| match host {
+        Host::Tcp(name) => {
+            name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+        }
+        Host::Unix(_) => true,
+    };
+    config.get_hosts().iter().all(by_name) && config.get_hostaddrs().iter().all(IpAddr::is_loopback)
 }
 
 fn tls_config(options: &Options) -> Result<rustls::ClientConfig, OpenError> {

@@ -161,6 +161,17 @@ async fn a_certificate_that_nobody_vouches_for_is_refused() {
     assert!(error.to_string().contains("certificate"), "{error}");
 }
 
+/// What a package makes for itself at its installation is vouched for by nobody: on this machine
+/// nothing is asked of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_this_machine_needs_no_certificate() {
+    let (server, database, _folder) = encrypted();
+    let url = server.url(database.name());
+    let store = PostgresStore::open(&url, Options::default()).await.unwrap();
+    run(&store, guarded("here")).await;
+    store.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_tls_is_refused_if_it_is_required() {
     let database = Database::new();
