@@ -111,7 +111,9 @@ impl Connector {
                  -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"
             ));
         }
-        if config.get_ssl_mode() == SslMode::Prefer && is_this_machine(&config) {
+        let undecided =
+            config.get_ssl_mode() == SslMode::Prefer && options.root_certificates.is_none();
+        if undecided && is_this_machine(&config) {
             // Nobody listens in between, and the certificate that a package made for itself is
             // vouched for by nobody.
             config.ssl_mode(SslMode::Disable);
