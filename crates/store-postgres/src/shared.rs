@@ -2,7 +2,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Instant,
 };
@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) watchers: Watchers,
     pub(crate) tally: Tally,
     pub(crate) slots: Arc<AtomicUsize>,
+    /// A write was refused because the database could not take it, and none has succeeded since.
+    pub(crate) failing: AtomicBool,
     pub(crate) secret: [u8; 32],
 }
 

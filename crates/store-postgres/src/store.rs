@@ -128,6 +128,7 @@ impl PostgresStore {
             watchers,
             tally: Tally::default(),
             slots: Arc::default(),
+            failing: AtomicBool::new(false),
             secret,
             connector: connector.clone(),
             options,
