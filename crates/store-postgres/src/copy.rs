@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use counterfoil_core::{EventRecord, OperationId, State, Timestamp};
+use counterfoil_core::{EventRecord, OperationId, State};
 use counterfoil_store::{
     Census, Clash, Damaged, EXPORT_BYTES, Error, Imported, Inspection, Part, StoredReply, Whole,
 };
@@ -14,19 +14,21 @@ use crate::{
     error::{Done, Fault, busy, corrupt},
     rows::{
         NAMED_COLUMNS, Stored, decode, decode_event, decode_reply, first_event, last_event,
-        locator_of, millis, named_columns, named_tables, parameters_of, reply_columns, uuid_of,
+        locator_of, named_columns, named_tables, reply_columns, uuid_of,
     },
     schema,
     scopes::Scope,
     shared::Shared,
-    write::{Boxed, Sent, Writes, collect},
+    write::{INSERT_MISSING, Inserted, Sent, Writes, collect, insertion},
 };
 
 /// How long one statement of a census may take.
 const CENSUS_TIMEOUT: &str = "SET LOCAL statement_timeout = '1h'";
 const CENSUS_LIMIT: Duration = Duration::from_secs(3600);
-/// How often an import looks again because somebody wrote one of its rows in between.
+/// How often an import looks again because somebody else has to do with one of its rows.
 const TRIES_MAX: u32 = 5;
+/// How long it waits before it does, if that is not over yet.
+const HELD_PAUSE: Duration = Duration::from_millis(20);
 /// What a row of the log takes, about, in bytes.
 const EVENT_BYTES: i64 = 128;
 
@@ -78,43 +80,12 @@ static IDS: Text = Text {
     sql: "SELECT nextval('counterfoil_receipts_id_seq') FROM generate_series(1, $1)",
     types: &[Type::INT8],
 };
-static INSERT: Text = Text {
-    sql: "INSERT INTO counterfoil_receipts(id, operation_id, scope, workspace, locator, token,
-            fingerprint, state, mode, kept, committed, version, event_count, attempts, round,
-            rounds, created_at, lease_until, hard_deadline, finished_at, replay_ms, tombstone_ms,
-            provider_ms, parameters, key)
-          SELECT unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6), unnest($7),
-            unnest($8), unnest($9), unnest($10), unnest($11), unnest($12), unnest($13),
-            unnest($14), unnest($15), unnest($16), unnest($17), unnest($18), unnest($19),
-            unnest($20), unnest($21), unnest($22), unnest($23), unnest($24), unnest($25)
-          ON CONFLICT DO NOTHING",
-    types: &[
-        Type::INT8_ARRAY,
-        Type::UUID_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::UUID_ARRAY,
-        Type::UUID_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::INT2_ARRAY,
-        Type::INT2_ARRAY,
-        Type::INT2_ARRAY,
-        Type::BOOL_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::INT4_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-    ],
+/// As a reservation does: whoever decides on an identity holds its lock, and what it has written
+/// is not waited for.
+static LOCK: Text = Text {
+    sql: "SELECT count(*) FILTER (WHERE NOT pg_try_advisory_xact_lock(t.lock))
+          FROM unnest($1) AS t(lock)",
+    types: &[Type::INT8_ARRAY],
 };
 static STATES: Text = Text {
     sql: "SELECT state, count(*) FROM counterfoil_receipts GROUP BY state ORDER BY state",
@@ -264,6 +235,10 @@ pub(crate) async fn import(
                 return Ok(Err(clash));
             }
             Ok(Ended::Overtaken) => session.rollback().await,
+            Ok(Ended::Held) => {
+                session.rollback().await;
+                tokio::time::sleep(HELD_PAUSE).await;
+            }
             Err(fault) => {
                 session.rollback().await;
                 return Err(fault);
@@ -279,6 +254,8 @@ enum Ended {
     Clashes(Clash),
     /// Somebody wrote one of the rows after it was looked for.
     Overtaken,
+    /// Somebody decides on one of the identities.
+    Held,
 }
 
 async fn on(
@@ -289,9 +266,10 @@ async fn on(
 ) -> Done<Ended> {
     let operations = collect(brought, |whole| uuid_of(whole.receipt.operation_id));
     let locators = collect(brought.iter().zip(scopes), |(whole, scope)| {
-        shared.locate(*scope, &whole.receipt.identity).id
+        shared.locate(*scope, &whole.receipt.identity)
     });
-    let found = session.ask(&STANDING, &[&operations, &locators]).await?;
+    let ids = collect(&locators, |locator| locator.id);
+    let found = session.ask(&STANDING, &[&operations, &ids]).await?;
     let stored: Result<Vec<Stored>, Error> = found.iter().map(decode).collect();
     let standing: Vec<Whole> = wholes(session, stored?)
         .await?
@@ -322,17 +300,30 @@ async fn on(
         session.commit().await?;
         return Ok(Ended::Committed(imported));
     }
+    let locks = collect(&new, |(.., locator)| locator.lock);
+    let held = session.ask(&LOCK, &[&locks]).await?;
+    if held.first().is_none_or(|row| row.get::<_, i64>(0) > 0) {
+        return Ok(Ended::Held);
+    }
     let count = i64::try_from(new.len()).unwrap_or(i64::MAX);
     let rows = session.ask(&IDS, &[&count]).await?;
     let mut ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
     // The order of the list is that of the ids.
     ids.sort_unstable();
-    let columns = columns(&ids, &new);
-    let columns: Vec<Parameter<'_>> = columns
+    let rows: Vec<Inserted<'_>> = ids
         .iter()
-        .map(|column| &**column as Parameter<'_>)
+        .zip(&new)
+        .map(|(id, (whole, scope, locator))| Inserted {
+            id: *id,
+            scope: *scope,
+            locator: locator.id,
+            event_count: i64::try_from(whole.events.len()).unwrap_or(i64::MAX),
+            receipt: &whole.receipt,
+        })
         .collect();
-    if session.tell(&INSERT, &columns).await? != new.len() as u64 {
+    let columns = insertion(&rows);
+    let columns = collect(&columns, |column| &**column as Parameter<'_>);
+    if session.tell(&INSERT_MISSING, &columns).await? != new.len() as u64 {
         return Ok(Ended::Overtaken);
     }
     let mut writes = Writes::default();
@@ -349,41 +340,6 @@ async fn on(
         Sent::Refused(fault) => Err(fault),
         Sent::InDoubt(why) => Err(Fault::Lost(why)),
     }
-}
-
-fn columns<'a>(ids: &[i64], new: &'a [(&'a Whole, Scope, Uuid)]) -> Vec<Boxed<'a>> {
-    let receipts = || new.iter().map(|(whole, ..)| &whole.receipt);
-    let events = |whole: &Whole| i64::try_from(whole.events.len()).unwrap_or(i64::MAX);
-    let uuid = Uuid::from_bytes;
-    vec![
-        Box::new(ids.to_vec()),
-        Box::new(collect(receipts(), |r| uuid_of(r.operation_id))),
-        Box::new(collect(new, |(_, scope, _)| scope.id)),
-        Box::new(collect(new, |(_, scope, _)| scope.workspace)),
-        Box::new(collect(new, |(.., locator)| *locator)),
-        Box::new(collect(receipts(), |r| uuid(r.token.to_bytes()))),
-        Box::new(collect(receipts(), |r| r.fingerprint.to_bytes().to_vec())),
-        Box::new(collect(receipts(), |r| i16::from(r.status.state.to_byte()))),
-        Box::new(collect(receipts(), |r| i16::from(r.mode.to_byte()))),
-        Box::new(collect(receipts(), |r| i16::from(r.kept.to_byte()))),
-        Box::new(collect(receipts(), |r| r.status.committed)),
-        Box::new(collect(receipts(), |r| i64::from(r.version))),
-        Box::new(collect(new, |(whole, ..)| events(whole))),
-        Box::new(collect(receipts(), |r| r.status.attempts.to_bytes())),
-        Box::new(collect(receipts(), |r| i32::from(r.status.round))),
-        Box::new(collect(receipts(), |r| r.rounds.as_flattened().to_vec())),
-        Box::new(collect(receipts(), |r| r.created_at.as_millis())),
-        Box::new(collect(receipts(), |r| r.lease_until.as_millis())),
-        Box::new(collect(receipts(), |r| r.hard_deadline.as_millis())),
-        Box::new(collect(receipts(), |r| {
-            r.finished_at.map(Timestamp::as_millis)
-        })),
-        Box::new(collect(receipts(), |r| millis(r.retention.replay_for))),
-        Box::new(collect(receipts(), |r| millis(r.retention.tombstone_for))),
-        Box::new(collect(receipts(), |r| millis(r.provider_window))),
-        Box::new(collect(receipts(), |r| parameters_of(&r.identity))),
-        Box::new(collect(receipts(), |r| r.identity.key.as_str().to_owned())),
-    ]
 }
 
 /// Counts everything there is.

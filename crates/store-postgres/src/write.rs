@@ -37,42 +37,55 @@ static DELETE_RECEIPTS: Text = Text {
     sql: "DELETE FROM counterfoil_receipts WHERE id = ANY($1)",
     types: &[Type::INT8_ARRAY],
 };
-static INSERT: Text = Text {
-    sql: "INSERT INTO counterfoil_receipts(id, operation_id, scope, workspace, locator, token,
+/// The one statement that makes rows of receipts. Its columns are those of [`insertion`], in the
+/// order of [`INSERT_TYPES`].
+macro_rules! insert_receipts {
+    () => {
+        "INSERT INTO counterfoil_receipts(id, operation_id, scope, workspace, locator, token,
             fingerprint, state, mode, kept, committed, version, event_count, attempts, round,
             rounds, created_at, lease_until, hard_deadline, finished_at, replay_ms, tombstone_ms,
             provider_ms, parameters, key)
           SELECT unnest($1), unnest($2), unnest($3), unnest($4), unnest($5), unnest($6), unnest($7),
             unnest($8), unnest($9), unnest($10), unnest($11), unnest($12), unnest($13),
             unnest($14), unnest($15), unnest($16), unnest($17), unnest($18), unnest($19),
-            unnest($20), unnest($21), unnest($22), unnest($23), unnest($24), unnest($25)",
-    types: &[
-        Type::INT8_ARRAY,
-        Type::UUID_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::UUID_ARRAY,
-        Type::UUID_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::INT2_ARRAY,
-        Type::INT2_ARRAY,
-        Type::INT2_ARRAY,
-        Type::BOOL_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::INT4_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-    ],
+            unnest($20), unnest($21), unnest($22), unnest($23), unnest($24), unnest($25)"
+    };
+}
+const INSERT_TYPES: &[Type] = &[
+    Type::INT8_ARRAY,
+    Type::UUID_ARRAY,
+    Type::INT8_ARRAY,
+    Type::INT8_ARRAY,
+    Type::UUID_ARRAY,
+    Type::UUID_ARRAY,
+    Type::BYTEA_ARRAY,
+    Type::INT2_ARRAY,
+    Type::INT2_ARRAY,
+    Type::INT2_ARRAY,
+    Type::BOOL_ARRAY,
+    Type::INT8_ARRAY,
+    Type::INT8_ARRAY,
+    Type::BYTEA_ARRAY,
+    Type::INT4_ARRAY,
+    Type::BYTEA_ARRAY,
+    Type::INT8_ARRAY,
+    Type::INT8_ARRAY,
+    Type::INT8_ARRAY,
+    Type::INT8_ARRAY,
+    Type::INT8_ARRAY,
+    Type::INT8_ARRAY,
+    Type::INT8_ARRAY,
+    Type::TEXT_ARRAY,
+    Type::TEXT_ARRAY,
+];
+static INSERT: Text = Text {
+    sql: insert_receipts!(),
+    types: INSERT_TYPES,
+};
+/// Leaves out what stands under the same operation or identity already.
+pub(crate) static INSERT_MISSING: Text = Text {
+    sql: concat!(insert_receipts!(), " ON CONFLICT DO NOTHING"),
+    types: INSERT_TYPES,
 };
 /// Everything of a receipt that can change.
 static UPDATE: Text = Text {
@@ -182,6 +195,15 @@ struct New {
     scope: Scope,
     locator: Locator,
     receipt: Receipt,
+}
+
+/// A row as it is inserted.
+pub(crate) struct Inserted<'a> {
+    pub(crate) id: i64,
+    pub(crate) scope: Scope,
+    pub(crate) locator: Uuid,
+    pub(crate) event_count: i64,
+    pub(crate) receipt: &'a Receipt,
 }
 
 /// The entry of an unresolved receipt.
@@ -422,39 +444,14 @@ impl Writes {
     }
 
     fn inserts(&self) -> Vec<Boxed<'_>> {
-        let new = &self.new;
-        let receipts = || new.iter().map(|new| &new.receipt);
-        vec![
-            Box::new(collect(new, |n| n.id)),
-            Box::new(collect(receipts(), |r| uuid_of(r.operation_id))),
-            Box::new(collect(new, |n| n.scope.id)),
-            Box::new(collect(new, |n| n.scope.workspace)),
-            Box::new(collect(new, |n| n.locator.id)),
-            Box::new(collect(receipts(), |r| {
-                Uuid::from_bytes(r.token.to_bytes())
-            })),
-            Box::new(collect(receipts(), |r| r.fingerprint.to_bytes().to_vec())),
-            Box::new(collect(receipts(), |r| i16::from(r.status.state.to_byte()))),
-            Box::new(collect(receipts(), |r| i16::from(r.mode.to_byte()))),
-            Box::new(collect(receipts(), |r| i16::from(r.kept.to_byte()))),
-            Box::new(collect(receipts(), |r| r.status.committed)),
-            Box::new(collect(receipts(), |r| i64::from(r.version))),
-            Box::new(collect(new, |_| 1_i64)),
-            Box::new(collect(receipts(), |r| r.status.attempts.to_bytes())),
-            Box::new(collect(receipts(), |r| i32::from(r.status.round))),
-            Box::new(collect(receipts(), |r| r.rounds.as_flattened().to_vec())),
-            Box::new(collect(receipts(), |r| r.created_at.as_millis())),
-            Box::new(collect(receipts(), |r| r.lease_until.as_millis())),
-            Box::new(collect(receipts(), |r| r.hard_deadline.as_millis())),
-            Box::new(collect(receipts(), |r| {
-                r.finished_at.map(Timestamp::as_millis)
-            })),
-            Box::new(collect(receipts(), |r| millis(r.retention.replay_for))),
-            Box::new(collect(receipts(), |r| millis(r.retention.tombstone_for))),
-            Box::new(collect(receipts(), |r| millis(r.provider_window))),
-            Box::new(collect(receipts(), |r| parameters_of(&r.identity))),
-            Box::new(collect(receipts(), |r| r.identity.key.as_str().to_owned())),
-        ]
+        let rows = self.new.iter().map(|new| Inserted {
+            id: new.id,
+            scope: new.scope,
+            locator: new.locator.id,
+            event_count: 1,
+            receipt: &new.receipt,
+        });
+        insertion(&rows.collect::<Vec<_>>())
     }
 
     fn updates(&self) -> Vec<Boxed<'_>> {
@@ -498,6 +495,42 @@ impl Writes {
             Box::new(collect(events(), |e| e.evidence.as_deref().map(clean))),
         ]
     }
+}
+
+/// What [`INSERT`] and [`INSERT_MISSING`] are told.
+pub(crate) fn insertion(new: &[Inserted<'_>]) -> Vec<Boxed<'static>> {
+    let receipts = || new.iter().map(|new| new.receipt);
+    vec![
+        Box::new(collect(new, |n| n.id)),
+        Box::new(collect(receipts(), |r| uuid_of(r.operation_id))),
+        Box::new(collect(new, |n| n.scope.id)),
+        Box::new(collect(new, |n| n.scope.workspace)),
+        Box::new(collect(new, |n| n.locator)),
+        Box::new(collect(receipts(), |r| {
+            Uuid::from_bytes(r.token.to_bytes())
+        })),
+        Box::new(collect(receipts(), |r| r.fingerprint.to_bytes().to_vec())),
+        Box::new(collect(receipts(), |r| i16::from(r.status.state.to_byte()))),
+        Box::new(collect(receipts(), |r| i16::from(r.mode.to_byte()))),
+        Box::new(collect(receipts(), |r| i16::from(r.kept.to_byte()))),
+        Box::new(collect(receipts(), |r| r.status.committed)),
+        Box::new(collect(receipts(), |r| i64::from(r.version))),
+        Box::new(collect(new, |n| n.event_count)),
+        Box::new(collect(receipts(), |r| r.status.attempts.to_bytes())),
+        Box::new(collect(receipts(), |r| i32::from(r.status.round))),
+        Box::new(collect(receipts(), |r| r.rounds.as_flattened().to_vec())),
+        Box::new(collect(receipts(), |r| r.created_at.as_millis())),
+        Box::new(collect(receipts(), |r| r.lease_until.as_millis())),
+        Box::new(collect(receipts(), |r| r.hard_deadline.as_millis())),
+        Box::new(collect(receipts(), |r| {
+            r.finished_at.map(Timestamp::as_millis)
+        })),
+        Box::new(collect(receipts(), |r| millis(r.retention.replay_for))),
+        Box::new(collect(receipts(), |r| millis(r.retention.tombstone_for))),
+        Box::new(collect(receipts(), |r| millis(r.provider_window))),
+        Box::new(collect(receipts(), |r| parameters_of(&r.identity))),
+        Box::new(collect(receipts(), |r| r.identity.key.as_str().to_owned())),
+    ]
 }
 
 /// A parameter of a statement that is ready to be sent.
