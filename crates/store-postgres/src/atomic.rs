@@ -10,9 +10,10 @@ use counterfoil_core::{Decision, Kept, Timestamp, WorkspaceId};
 use counterfoil_store::{
     Admission, Atomic, AtomicHandler, Error, Failure, StoredReply, Watched, Work,
 };
-use futures_util::future::{join, join3};
+use futures_util::future::join3;
 use sha2::{Digest as _, Sha256};
 use tokio_postgres::types::Type;
+use uuid::Uuid;
 
 use crate::{
     connect::{Parameter, Session, Text},
@@ -36,14 +37,24 @@ const UNDO: &str = "ROLLBACK TO SAVEPOINT handler; RELEASE SAVEPOINT handler";
 /// Violations that were put off come to light here, not at the COMMIT.
 const KEEP: &str = "SET CONSTRAINTS ALL IMMEDIATE; RELEASE SAVEPOINT handler";
 
-static IDENTIFY: Text = Text {
-    sql: "SELECT pg_current_xact_id()::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)",
-    types: &[],
+static HOLD: Text = Text {
+    sql: "SELECT pg_advisory_xact_lock($1)",
+    types: &[Type::INT8],
 };
-static SETTLE: Text = Text {
-    sql: "SELECT pg_xact_status($1::text::xid8), \
-          substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) = $2",
-    types: &[Type::TEXT, Type::TEXT],
+static MARK: Text = Text {
+    sql: "INSERT INTO counterfoil_marks(id) VALUES ($1)",
+    types: &[Type::UUID],
+};
+static MARKED: Text = Text {
+    sql: "SELECT EXISTS (SELECT 1 FROM counterfoil_marks WHERE id = $1)",
+    types: &[Type::UUID],
+};
+/// Nobody asks for a mark of yesterday.
+static FORGET_MARKS: Text = Text {
+    sql: "DELETE FROM counterfoil_marks WHERE id IN (
+            SELECT id FROM counterfoil_marks WHERE at < clock_timestamp() - interval '1 day'
+            LIMIT 1000 FOR UPDATE SKIP LOCKED)",
+    types: &[],
 };
 
 /// Serializes the mutations of a workspace. Two workspaces that share a number take turns.
@@ -157,15 +168,17 @@ impl Try<'_> {
         let lock = session.ready(&LOCK).await?;
         let look = session.ready(&LOOK).await?;
         let (locks, ids) = (vec![locator.lock], vec![locator.id]);
+        let (scope_ids, scope_names) = (vec![scope.id], vec![scope.name]);
         let sent = Instant::now();
         let (begun, locked, rows) = join3(
             session.begin(),
-            session.query(&lock, &[&locks]),
+            session.query(&lock, &[&locks, &scope_ids, &scope_names]),
             session.query(&look, &[&ids]),
         )
         .await;
         begun?;
         let (locked, rows) = (locked?, rows?);
+        self.shared.check_scopes(&locked, 1)?;
         let said = Timestamp::from_millis(locked.first().map_or(0, |row| row.get(0)));
         self.shared.clock.read(said, sent);
         let granted: Vec<bool> = locked.first().map_or_else(Vec::new, |row| row.get(1));
@@ -213,6 +226,8 @@ impl Try<'_> {
         let standing = stored.as_ref().filter(|_| !replaces);
         let operation_id = standing.map_or(admission.operation_id, |s| s.receipt.operation_id);
         let left = self.deadline.saturating_duration_since(Instant::now());
+        // After a statement of the handler has failed, none can be prepared any more.
+        crate::write::prepare(session).await?;
         let enter = workspace_lock(&identity.workspace, left) + "SAVEPOINT handler";
         session.run(&enter).await?;
         let limit = self.shared.options.handler_limit;
@@ -275,6 +290,7 @@ impl Try<'_> {
         let flight = writes.ready(session).await?;
         match flight.send(session, first, true).await {
             Sent::Done => {
+                self.shared.note_success();
                 self.shared.tally.add(&writes.unresolved);
                 Ok(())
             }
@@ -306,11 +322,28 @@ pub(crate) async fn transact(
     let mut pause = PAUSE;
     loop {
         let session = pool.lend(deadline).await?;
-        let fault = match on(&shared, &session, workspace.as_ref(), &*work, deadline).await {
-            Ok(None) => return Ok(()),
-            Ok(Some(transaction)) => {
+        let mark = Mark::new()?;
+        let fault = match on(
+            &shared,
+            &session,
+            workspace.as_ref(),
+            &*work,
+            mark,
+            deadline,
+        )
+        .await
+        {
+            Ok(true) => {
+                shared.note_success();
+                if mark.is_one_in_many() {
+                    // The next one does it if this one cannot.
+                    let _ = session.tell(&FORGET_MARKS, &[]).await;
+                }
+                return Ok(());
+            }
+            Ok(false) => {
                 drop(session);
-                if settle(&pool, &transaction).await? {
+                if settle(&pool, mark).await? {
                     return Ok(());
                 }
                 Fault::Lost("the connection broke before the commit".to_owned())
@@ -323,7 +356,10 @@ pub(crate) async fn transact(
             }
         };
         match fault {
-            Fault::Said(error) => return Err(error),
+            Fault::Said(error) => {
+                shared.note_failure(&error);
+                return Err(error);
+            }
             fault if Instant::now() + pause >= deadline => return Err(fault.into()),
             Fault::Lost(_) | Fault::Deadlock | Fault::Locked | Fault::Stale => {}
         }
@@ -332,32 +368,50 @@ pub(crate) async fn transact(
     }
 }
 
-/// A transaction, by its number and the history (the timeline) the number belongs to: after a
-/// failover numbers are given anew.
-struct Numbered {
-    number: String,
-    timeline: String,
+/// A row that a transaction leaves behind, and the advisory lock that it holds until it has ended.
+/// The number of the transaction itself would not do: after a crash it may be given again.
+#[derive(Clone, Copy)]
+struct Mark(Uuid);
+
+impl Mark {
+    fn new() -> Result<Self, Error> {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random)
+            .map_err(|error| Error::Unavailable(format!("there is no randomness: {error}")))?;
+        Ok(Self(Uuid::from_bytes(random)))
+    }
+
+    fn lock(self) -> i64 {
+        let (high, _) = self.0.as_u64_pair();
+        high.cast_signed()
+    }
+
+    fn is_one_in_many(self) -> bool {
+        self.0.as_bytes()[15] < 8
+    }
 }
 
-/// Runs the work and commits. Some transaction whose commit is in doubt; `None` if it is done.
+/// Runs the work and commits. `false`: the commit is in doubt.
 async fn on(
     shared: &Shared,
     session: &Session,
     workspace: Option<&WorkspaceId>,
     work: &dyn Work,
+    mark: Mark,
     deadline: Instant,
-) -> Done<Option<Numbered>> {
-    let identify = session.ready(&IDENTIFY).await?;
-    let (begun, rows) = join(session.begin(), session.query(&identify, &[])).await;
+) -> Done<bool> {
+    let hold = session.ready(&HOLD).await?;
+    let leave = session.ready(&MARK).await?;
+    let lock: [Parameter<'_>; 1] = [&mark.lock()];
+    let (begun, held, marked) = join3(
+        session.begin(),
+        session.query(&hold, &lock),
+        session.execute(&leave, &[&mark.0]),
+    )
+    .await;
     begun?;
-    let rows = rows?;
-    let transaction = rows
-        .first()
-        .map(|row| Numbered {
-            number: row.get(0),
-            timeline: row.get(1),
-        })
-        .ok_or(Fault::Said(crate::error::corrupt("transaction number")))?;
+    held?;
+    marked?;
     if let Some(workspace) = workspace {
         let left = deadline.saturating_duration_since(Instant::now());
         session.run(&workspace_lock(workspace, left)).await?;
@@ -374,17 +428,18 @@ async fn on(
     }
     session.run("SET CONSTRAINTS ALL IMMEDIATE").await?;
     match session.commit().await {
-        Ok(()) => Ok(None),
-        Err(Fault::Lost(_)) => Ok(Some(transaction)),
+        Ok(()) => Ok(true),
+        Err(Fault::Lost(_)) => Ok(false),
         Err(fault) => Err(fault),
     }
 }
 
-/// Whether a transaction took effect.
+/// Whether a transaction took effect: once its lock can be had it has ended, and either its mark is
+/// there or it never will be.
 ///
 /// # Errors
 /// [`Error::CommitUnknown`] if it cannot be found out.
-async fn settle(pool: &Pool, transaction: &Numbered) -> Result<bool, Error> {
+async fn settle(pool: &Pool, mark: Mark) -> Result<bool, Error> {
     let deadline = Instant::now() + SETTLE_FOR;
     let mut pause = PAUSE;
     while Instant::now() + pause < deadline {
@@ -393,24 +448,19 @@ async fn settle(pool: &Pool, transaction: &Numbered) -> Result<bool, Error> {
         let Ok(session) = pool.lend(deadline).await else {
             continue;
         };
-        let parameters: [Parameter<'_>; 2] = [&transaction.number, &transaction.timeline];
-        let Ok(rows) = session.ask(&SETTLE, &parameters).await else {
-            continue;
-        };
-        let Some(row) = rows.first() else {
-            continue;
-        };
-        if !row.get::<_, bool>(1) {
-            // Another server took over, and its numbers say nothing about ours.
-            break;
-        }
-        match row.get::<_, Option<&str>>(0) {
-            Some("committed") => return Ok(true),
-            Some("aborted") => return Ok(false),
-            // Still in progress on its old connection.
-            Some(_) => {}
-            None => break,
+        let found = find_mark(&session, mark).await;
+        session.rollback().await;
+        if let Ok(found) = found {
+            return Ok(found);
         }
     }
     Err(Error::CommitUnknown)
+}
+
+async fn find_mark(session: &Session, mark: Mark) -> Done<bool> {
+    session.begin().await?;
+    session.ask(&HOLD, &[&mark.lock()]).await?;
+    // A statement of its own: it must see what the lock was waited for.
+    let rows = session.ask(&MARKED, &[&mark.0]).await?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
 }

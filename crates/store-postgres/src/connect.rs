@@ -23,6 +23,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::{
     OpenError, Options,
     error::{Done, Fault},
+    hosts::Hosts,
 };
 
 /// A statement with the types of its parameters, so that it can be sent without being prepared.
@@ -50,15 +51,15 @@ const GRACE: Duration = SECOND;
 const SECOND: Duration = Duration::from_secs(1);
 /// Each statement sees what was committed before it, whatever the database's default is.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+const BEGIN_READING: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 /// Opens connections, each with its settings checked.
 #[derive(Clone)]
 pub(crate) struct Connector {
-    config: Config,
+    hosts: Hosts,
     tls: Option<MakeRustlsConnect>,
     pub(crate) pooler: bool,
     timeout: Duration,
-    patience: Duration,
 }
 
 /// One connection. Requests are sent in the order in which they are first polled, without waiting
@@ -71,6 +72,7 @@ pub(crate) struct Session {
     limit: Duration,
     pooler: bool,
     begin: String,
+    begin_reading: String,
     prepared: Mutex<HashMap<(String, Vec<Type>), Statement>>,
     /// A transaction was begun and is not known to have ended.
     open: AtomicBool,
@@ -90,7 +92,6 @@ impl Connector {
         }
         let timeout = options.database_timeout;
         config
-            .connect_timeout(options.patience)
             .tcp_user_timeout(timeout)
             .keepalives(true)
             .keepalives_idle((timeout / 2).max(SECOND))
@@ -124,42 +125,42 @@ impl Connector {
             Some(MakeRustlsConnect::new(tls_config(options)?))
         };
         Ok(Self {
-            config,
+            hosts: Hosts::new(&config, options.patience)?,
             tls,
             pooler: options.pooler,
             timeout,
-            patience: options.patience,
         })
     }
 
     /// A new connection, and what is notified on it if somebody listens.
     pub(crate) async fn connect(&self) -> Done<(Session, Notes)> {
-        let connecting = async {
-            match &self.tls {
-                None => start(&self.config, NoTls).await,
-                Some(tls) => start(&self.config, tls.clone()).await,
+        let tls = &self.tls;
+        let connecting = self.hosts.first(move |config| async move {
+            match tls {
+                None => start(&config, NoTls).await,
+                Some(tls) => start(&config, tls.clone()).await,
             }
-        };
-        let (client, driver, notes) = tokio::time::timeout(self.patience, connecting)
-            .await
-            .map_err(|_| Fault::Lost("it did not answer in time".to_owned()))?
-            .map_err(unconnected)?;
+            .map_err(unconnected)
+        });
+        let (client, driver, notes) = connecting.await?;
         let millis = self.timeout.as_millis();
-        let begin = if self.pooler {
+        // What the others are told when they connect.
+        let settings = if self.pooler {
             format!(
-                "{BEGIN}; SET LOCAL statement_timeout = {millis}; SET LOCAL lock_timeout = {millis}; \
+                "; SET LOCAL statement_timeout = {millis}; SET LOCAL lock_timeout = {millis}; \
                  SET LOCAL idle_in_transaction_session_timeout = {millis}; \
                  SET LOCAL synchronous_commit = on"
             )
         } else {
-            BEGIN.to_owned()
+            String::new()
         };
         let session = Session {
             client,
             driver,
             limit: self.timeout + GRACE,
             pooler: self.pooler,
-            begin,
+            begin: format!("{BEGIN}{settings}"),
+            begin_reading: format!("{BEGIN_READING}{settings}"),
             prepared: Mutex::default(),
             open: AtomicBool::new(false),
             broken: AtomicBool::new(false),
@@ -297,6 +298,17 @@ impl Session {
             self.broken.store(true, Ordering::Release);
         }
         Err(fault)
+    }
+
+    /// Behind a pooler nothing but a transaction has settings of its own.
+    pub(crate) const fn is_pooled(&self) -> bool {
+        self.pooler
+    }
+
+    /// Ends the connection at once, and with it what it has begun.
+    pub(crate) fn end(&self) {
+        self.broken.store(true, Ordering::Release);
+        self.driver.abort();
     }
 
     /// Fit to be used by somebody else.
@@ -466,8 +478,7 @@ impl Session {
     /// Begins a transaction that cannot write and sees one state of the database.
     pub(crate) async fn begin_reading(&self) -> Done<()> {
         self.open.store(true, Ordering::Release);
-        self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            .await
+        self.run(&self.begin_reading).await
     }
 
     /// Ends a transaction well. [`Fault::Lost`] says nothing about whether it was committed.

@@ -1,8 +1,11 @@
 //! Whole receipts, out of the store and into it, and a look at the database they are in.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
-use counterfoil_core::{EventRecord, OperationId, State};
+use counterfoil_core::{EventRecord, Mode, OperationId, State};
 use counterfoil_store::{
     Census, Clash, Damaged, EXPORT_BYTES, Error, Imported, Inspection, Part, StoredReply, Whole,
 };
@@ -12,14 +15,15 @@ use uuid::Uuid;
 use crate::{
     connect::{Parameter, Session, Text},
     error::{Done, Fault, busy, corrupt},
+    lane::LOCK,
     rows::{
         NAMED_COLUMNS, Stored, decode, decode_event, decode_reply, first_event, last_event,
         locator_of, named_columns, named_tables, reply_columns, uuid_of,
     },
     schema,
-    scopes::Scope,
+    scopes::{self, Scope},
     shared::Shared,
-    write::{INSERT_MISSING, Inserted, Sent, Writes, collect, insertion},
+    write::{INSERT_MISSING, Inserted, Sent, Writes, collect, insertion, is_doubt, may_lapse},
 };
 
 /// How long one statement of a census may take.
@@ -76,17 +80,6 @@ static EVENTS: Text = Text {
           ORDER BY e.id",
     types: &[Type::INT8_ARRAY, Type::INT8_ARRAY],
 };
-static IDS: Text = Text {
-    sql: "SELECT nextval('counterfoil_receipts_id_seq') FROM generate_series(1, $1)",
-    types: &[Type::INT8],
-};
-/// As a reservation does: whoever decides on an identity holds its lock, and what it has written
-/// is not waited for.
-static LOCK: Text = Text {
-    sql: "SELECT count(*) FILTER (WHERE NOT pg_try_advisory_xact_lock(t.lock))
-          FROM unnest($1) AS t(lock)",
-    types: &[Type::INT8_ARRAY],
-};
 static STATES: Text = Text {
     sql: "SELECT state, count(*) FROM counterfoil_receipts GROUP BY state ORDER BY state",
     types: &[],
@@ -100,6 +93,30 @@ static STRAYS: Text = Text {
             (SELECT count(*) FROM counterfoil_events AS e WHERE NOT EXISTS
                 (SELECT 1 FROM counterfoil_receipts AS r WHERE r.id = e.id >> 20))",
     types: &[],
+};
+/// Entries of no unresolved receipt, unresolved receipts without an entry, and entries that do not
+/// say what their receipts do. One statement: a server may be at work.
+static ENTRIES: Text = Text {
+    sql: "SELECT
+            (SELECT count(*) FROM counterfoil_open AS o WHERE NOT EXISTS
+                (SELECT 1 FROM counterfoil_receipts AS r
+                 WHERE r.id = o.receipt AND r.state = ANY($1))),
+            (SELECT count(*) FROM counterfoil_receipts AS r
+             WHERE r.state = ANY($1) AND NOT EXISTS
+                (SELECT 1 FROM counterfoil_open AS o WHERE o.receipt = r.id)),
+            (SELECT count(*) FROM counterfoil_open AS o
+             JOIN counterfoil_receipts AS r ON r.id = o.receipt
+             WHERE r.state = ANY($1) AND (o.workspace <> r.workspace
+                OR o.doubt <> (r.state = ANY($2))
+                OR o.lapse_at IS DISTINCT FROM CASE
+                    WHEN (r.mode, r.state) IN (SELECT mode, state FROM unnest($3, $4) AS t(mode, state))
+                    THEN r.lease_until END))",
+    types: &[
+        Type::INT2_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT2_ARRAY,
+    ],
 };
 static SETTINGS: Text = Text {
     sql: "SELECT current_setting('server_version'), current_database()::text,
@@ -163,6 +180,7 @@ fn read(shared: &Shared, row: &Row) -> Result<Stored, Error> {
     let scope = Scope {
         id: row.get(1),
         workspace: stored.workspace,
+        name: scopes::name(&stored.receipt.identity),
     };
     let locator = shared.locate(scope, &stored.receipt.identity);
     if locator.id != locator_of(row) {
@@ -300,14 +318,20 @@ async fn on(
         session.commit().await?;
         return Ok(Ended::Committed(imported));
     }
+    // As a reservation does: whoever decides on an identity holds its lock, so that nobody waits
+    // for a row of it that is not committed yet.
     let locks = collect(&new, |(.., locator)| locator.lock);
-    let held = session.ask(&LOCK, &[&locks]).await?;
-    if held.first().is_none_or(|row| row.get::<_, i64>(0) > 0) {
+    let scopes: BTreeMap<i64, Uuid> = new.iter().map(|(_, s, _)| (s.id, s.name)).collect();
+    let (scope_ids, scope_names): (Vec<i64>, Vec<Uuid>) = scopes.into_iter().unzip();
+    let locked = session
+        .ask(&LOCK, &[&locks, &scope_ids, &scope_names])
+        .await?;
+    shared.check_scopes(&locked, scope_ids.len())?;
+    let granted: Vec<bool> = locked.first().map_or_else(Vec::new, |row| row.get(1));
+    if granted.iter().filter(|granted| **granted).count() != new.len() {
         return Ok(Ended::Held);
     }
-    let count = i64::try_from(new.len()).unwrap_or(i64::MAX);
-    let rows = session.ask(&IDS, &[&count]).await?;
-    let mut ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    let mut ids: Vec<i64> = locked.first().map_or_else(Vec::new, |row| row.get(2));
     // The order of the list is that of the ids.
     ids.sort_unstable();
     let rows: Vec<Inserted<'_>> = ids
@@ -399,6 +423,7 @@ pub(crate) async fn inspect(session: &Session) -> Done<Inspection> {
                 .to_owned(),
         );
     }
+    inspection.problems = entries(session).await?;
     let schema = schema::version(session, schema::STORE).await?;
     inspection.facts = vec![
         ("kind", "PostgreSQL".to_owned()),
@@ -411,4 +436,47 @@ pub(crate) async fn inspect(session: &Session) -> Done<Inspection> {
         ("full_page_writes", pages),
     ];
     Ok(inspection)
+}
+
+/// What is wrong with the entries of unresolved receipts.
+async fn entries(session: &Session) -> Done<Vec<String>> {
+    let bytes = |fits: fn(&State) -> bool| -> Vec<i16> {
+        collect(State::all().filter(fits), |state| state.to_byte().into())
+    };
+    let unresolved = bytes(|state| state.is_unresolved());
+    let doubt = bytes(|state| is_doubt(*state));
+    let modes = (0..=u8::MAX).filter_map(Mode::from_byte);
+    let (lapsing_modes, lapsing_states): (Vec<i16>, Vec<i16>) = modes
+        .flat_map(|mode| State::all().map(move |state| (mode, state)))
+        .filter(|(mode, state)| may_lapse(*mode, *state))
+        .map(|(mode, state)| (i16::from(mode.to_byte()), i16::from(state.to_byte())))
+        .unzip();
+    session.begin_reading().await?;
+    let found = count_entries(
+        session,
+        &[&unresolved, &doubt, &lapsing_modes, &lapsing_states],
+    )
+    .await;
+    session.rollback().await;
+    let counts = found?;
+    let hint = "nobody is to write to these tables: look at who does. `counterfoil store copy` to \
+                an empty database makes every entry anew";
+    let said = [
+        "entries of unresolved receipts belong to none: they count against a quota for nothing",
+        "unresolved receipts have no entry: they never lapse, and the list of what is in doubt and \
+         the quota leave them out",
+        "entries of unresolved receipts are not what their receipts say: they lapse at another \
+         time, or are listed wrongly",
+    ];
+    let problems = counts.into_iter().zip(said).filter(|(count, _)| *count > 0);
+    Ok(problems
+        .map(|(count, said)| format!("{count} {said}; {hint}"))
+        .collect())
+}
+
+async fn count_entries(session: &Session, parameters: &[Parameter<'_>]) -> Done<[i64; 3]> {
+    session.run(CENSUS_TIMEOUT).await?;
+    let rows = session.ask_for(CENSUS_LIMIT, &ENTRIES, parameters).await?;
+    let row = rows.first().ok_or(Fault::Said(corrupt("count")))?;
+    Ok([row.get(0), row.get(1), row.get(2)])
 }

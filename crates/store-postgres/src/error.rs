@@ -124,7 +124,13 @@ impl From<Postgres> for Fault {
         {
             return Self::Deadlock;
         }
-        if [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED].contains(code) {
+        // Somebody who takes no identity lock (a copy) was faster: look again.
+        let beaten = *code == SqlState::UNIQUE_VIOLATION
+            && matches!(
+                said.constraint(),
+                Some("counterfoil_identity" | "counterfoil_handle")
+            );
+        if beaten || [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED].contains(code) {
             return Self::Locked;
         }
         if *code == SqlState::FEATURE_NOT_SUPPORTED && said.message().contains("cached plan") {

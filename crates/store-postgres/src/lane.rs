@@ -6,7 +6,7 @@
 //! identity held open stalls nobody else, and two batches cannot deadlock.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -38,17 +38,22 @@ const HELD_PAUSE: Duration = Duration::from_millis(5);
 /// How often, before a caller that wants to run is told.
 const HELD_TRIES: u32 = 4;
 /// Pauses between two tries to connect.
+/// The first pause after a commit whose answer was lost, doubled up to 32 times this.
+const DOUBT_PAUSE: Duration = Duration::from_millis(50);
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 const CONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Tries the locks, and says what time it is and which ids new rows may have. The look at the rows is a statement of its own
+/// Tries the locks, and says what time it is, which ids new rows may have, and how many of the
+/// scopes are what they were. The look at the rows is a statement of its own
 /// behind it: a snapshot taken before the lock was had would be older than what its last holder
 /// committed.
 pub(crate) static LOCK: Text = Text {
     sql: "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
             ARRAY(SELECT pg_try_advisory_xact_lock(t.lock) FROM unnest($1) AS t(lock)),
-            ARRAY(SELECT nextval('counterfoil_receipts_id_seq') FROM unnest($1))",
-    types: &[Type::INT8_ARRAY],
+            ARRAY(SELECT nextval('counterfoil_receipts_id_seq') FROM unnest($1)),
+            (SELECT count(*) FROM unnest($2, $3) AS t(id, name)
+             JOIN counterfoil_scopes AS s ON s.id = t.id AND s.name = t.name)",
+    types: &[Type::INT8_ARRAY, Type::INT8_ARRAY, Type::UUID_ARRAY],
 };
 pub(crate) static LOOK: Text = Text {
     sql: concat!(
@@ -101,6 +106,7 @@ pub(crate) static QUESTION: Text = Text {
 pub(crate) async fn run(shared: Arc<Shared>, first: Session) {
     let mut session = Some(first);
     let mut pause = CONNECT_PAUSE;
+    let mut doubts = 0;
     let mut answered = 0;
     while let Some(batch) = shared.queue.take_after(answered).await {
         answered = batch.len();
@@ -111,7 +117,14 @@ pub(crate) async fn run(shared: Arc<Shared>, first: Session) {
         match connected {
             Ok(open) => {
                 pause = CONNECT_PAUSE;
-                work(&shared, &open, batch).await;
+                // A commit whose answer does not come (a synchronous standby is away) leaves its
+                // old connection behind in the database: not one after the other of them.
+                if work(&shared, &open, batch).await {
+                    doubts += 1;
+                    tokio::time::sleep(DOUBT_PAUSE * (1 << doubts.min(5))).await;
+                } else {
+                    doubts = 0;
+                }
                 session = Some(open);
             }
             Err(fault) => {
@@ -151,19 +164,22 @@ fn give_back(shared: &Shared, batch: Batch, because: &Error, in_doubt: bool) {
 }
 
 /// One batch, then, if the database refused it as a whole, each member by itself.
-async fn work(shared: &Arc<Shared>, session: &Session, batch: Batch) {
+/// Whether a commit is in doubt afterwards.
+async fn work(shared: &Arc<Shared>, session: &Session, batch: Batch) -> bool {
     let alone = batch.len() == 1;
     let mut transaction = Transaction::new(shared, session, batch);
     match transaction.run().await {
-        Ok(()) => {}
+        Ok(()) => false,
         Err(Fault::Said(error)) if alone => {
             session.rollback().await;
+            shared.note_failure(&error);
             for lesson in transaction.batch.lessons {
-                lesson.wait.say(Err(error.clone()));
+                lesson.wait.fail(error.clone());
             }
             for entry in transaction.batch.entries {
-                entry.wait.say(Err(error.clone()));
+                entry.wait.fail(error.clone());
             }
+            false
         }
         Err(Fault::Said(error)) => {
             tracing::warn!(%error, "a batch was refused; its members are run one by one");
@@ -177,9 +193,11 @@ async fn work(shared: &Arc<Shared>, session: &Session, batch: Batch) {
                 lessons: Vec::new(),
                 entries: vec![entry],
             });
+            let mut in_doubt = false;
             for one in lessons.chain(entries) {
-                Box::pin(work(shared, session, one)).await;
+                in_doubt |= Box::pin(work(shared, session, one)).await;
             }
+            in_doubt
         }
         Err(fault) => {
             let in_doubt = transaction.in_doubt;
@@ -188,6 +206,7 @@ async fn work(shared: &Arc<Shared>, session: &Session, batch: Batch) {
                 session.rollback().await;
             }
             give_back(shared, batch, &fault.into(), in_doubt);
+            in_doubt
         }
     }
 }
@@ -278,6 +297,7 @@ impl<'a> Transaction<'a> {
         self.end(&writes).await?;
         let members = u32::try_from(self.batch.len()).unwrap_or(u32::MAX);
         metrics::histogram!("counterfoil_store_batch_size").record(f64::from(members));
+        shared.note_success();
         shared.tally.add(&writes.unresolved);
         self.answer(lessons, entries);
         Ok(())
@@ -290,13 +310,15 @@ impl<'a> Transaction<'a> {
         let ids: Vec<Uuid> = places.iter().map(|(_, locator)| locator.id).collect();
         let lessons = &self.batch.lessons;
         let operations: Vec<Uuid> = lessons.iter().map(|l| uuid_of(l.operation_id)).collect();
+        let scopes: BTreeMap<i64, Uuid> = places.iter().map(|(s, _)| (s.id, s.name)).collect();
+        let (scope_ids, scope_names): (Vec<i64>, Vec<Uuid>) = scopes.into_iter().unzip();
         let lock = session.ready(&LOCK).await?;
         let look = session.ready(&LOOK).await?;
         let lock_operations = session.ready(&LOCK_OPERATIONS).await?;
         let sent = Instant::now();
         let (begun, locked, rows, operations) = join4(
             session.begin(),
-            session.query(&lock, &[&locks]),
+            session.query(&lock, &[&locks, &scope_ids, &scope_names]),
             async {
                 if ids.is_empty() {
                     return Ok(Vec::new());
@@ -313,6 +335,7 @@ impl<'a> Transaction<'a> {
         .await;
         begun?;
         let locked = locked?;
+        self.shared.check_scopes(&locked, scope_ids.len())?;
         let said = locked.first().map_or(0, |row| row.get(0));
         let now = Timestamp::from_millis(said);
         self.shared.clock.read(now, sent);

@@ -11,6 +11,7 @@ mod connect;
 mod copy;
 mod error;
 mod handler;
+mod hosts;
 mod lane;
 mod listen;
 mod locator;
@@ -25,6 +26,7 @@ mod scopes;
 mod shared;
 mod statement;
 mod store;
+mod turnstile;
 mod upkeep;
 mod write;
 

@@ -15,10 +15,12 @@ pub(crate) struct Locator {
     pub(crate) lock: i64,
 }
 
-/// The secret keeps callers from making collisions up; a row that is found is compared whole.
+/// By the scope's digest, not its number, so that an identity is found in the same place whatever
+/// a failover or a copy makes of the numbers. The secret keeps callers from making collisions up; a
+/// row that is found is compared whole.
 pub(crate) fn locate(
     secret: &[u8; 32],
-    scope: i64,
+    scope: Uuid,
     parameters: Option<&str>,
     identity: &Identity,
 ) -> Locator {
@@ -26,7 +28,7 @@ pub(crate) fn locate(
     let parameters = parameters.unwrap_or_default();
     let mut hash = Sha256::new();
     hash.update(secret);
-    hash.update(scope.to_be_bytes());
+    hash.update(scope.as_bytes());
     let length = u64::try_from(parameters.len()).unwrap_or(u64::MAX);
     hash.update(length.to_be_bytes());
     hash.update(parameters);
@@ -57,7 +59,7 @@ fn millis_of_uuid7(key: &str) -> Option<u64> {
 mod tests {
     use counterfoil_core::{Key, PrincipalId, Target, WorkspaceId};
 
-    use super::{Identity, locate, millis_of_uuid7};
+    use super::{Identity, Uuid, locate, millis_of_uuid7};
 
     const SECRET: [u8; 32] = [7; 32];
 
@@ -76,7 +78,7 @@ mod tests {
 
     #[test]
     fn the_time_of_a_uuid7_key_orders_its_locators() {
-        let at = |scope, key| locate(&SECRET, scope, None, &identity(key)).id;
+        let at = |scope, key| locate(&SECRET, Uuid::from_u128(scope), None, &identity(key)).id;
         let earlier = at(1, "01932c07-209c-7f2e-8c3d-2f6b1f0a9d11");
         let later = at(9, "01932c07-4000-7001-8c3d-000000000000");
         assert!(earlier < later);
@@ -97,13 +99,16 @@ mod tests {
     #[test]
     fn every_part_and_the_secret_count() {
         let k = identity("k");
-        let base = locate(&SECRET, 1, Some("[\"a\"]"), &k);
-        assert_eq!(base, locate(&SECRET, 1, Some("[\"a\"]"), &k));
+        let base = locate(&SECRET, Uuid::from_u128(1), Some("[\"a\"]"), &k);
+        assert_eq!(
+            base,
+            locate(&SECRET, Uuid::from_u128(1), Some("[\"a\"]"), &k)
+        );
         for other in [
-            locate(&SECRET, 2, Some("[\"a\"]"), &k),
-            locate(&SECRET, 1, None, &k),
-            locate(&SECRET, 1, Some("[\"a\"]"), &identity("l")),
-            locate(&[8; 32], 1, Some("[\"a\"]"), &k),
+            locate(&SECRET, Uuid::from_u128(2), Some("[\"a\"]"), &k),
+            locate(&SECRET, Uuid::from_u128(1), None, &k),
+            locate(&SECRET, Uuid::from_u128(1), Some("[\"a\"]"), &identity("l")),
+            locate(&[8; 32], Uuid::from_u128(1), Some("[\"a\"]"), &k),
         ] {
             assert_ne!(base.id, other.id);
             assert_ne!(base.lock, other.lock);

@@ -1,5 +1,9 @@
-use std::time::{Duration, Instant};
+use std::{
+    ops::Deref,
+    time::{Duration, Instant},
+};
 
+use counterfoil_core::WorkspaceId;
 use deadpool::managed::{
     Manager, Metrics, Object, Pool as Deadpool, PoolError, RecycleError, RecycleResult, Timeouts,
 };
@@ -7,7 +11,13 @@ use deadpool::managed::{
 use crate::{
     connect::{Connector, Session},
     error::{Done, Fault},
+    turnstile::{Passed, Turnstile},
 };
+
+/// A workspace may use this part of the handlers' connections.
+const SHARE: usize = 3;
+/// But so many in any case.
+const LEAST: usize = 2;
 
 /// Makes connections for the pool.
 pub(crate) struct Maker(Connector);
@@ -31,20 +41,103 @@ impl Manager for Maker {
     }
 }
 
-/// A connection on loan; one that is in the middle of a transaction is not lent again.
-pub(crate) type Lent = Object<Maker>;
+/// A connection on loan. One that comes back in the middle of something is closed.
+pub(crate) struct Lent {
+    object: Object<Maker>,
+    /// Held while the connection is.
+    turn: Option<Passed>,
+}
 
-/// The connections for everything that is not a batch.
+impl Deref for Lent {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.object
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if !self.object.is_clean() {
+            // Its locks are not to be kept until somebody else wants a connection, and what is
+            // closed is not lent again.
+            self.object.end();
+        }
+    }
+}
+
+impl Lent {
+    /// Not to be lent again.
+    pub(crate) fn discard(self) {
+        self.object.end();
+    }
+}
+
+/// Connections for everything that is not a batch.
 #[derive(Clone)]
-pub(crate) struct Pool(Deadpool<Maker>);
+pub(crate) struct Pool {
+    connections: Deadpool<Maker>,
+    turnstile: Turnstile,
+}
+
+/// Two pools, so that handlers that take long leave something for those who look.
+pub(crate) struct Pools {
+    /// For reads, looks at the database's health and upkeep.
+    pub(crate) reads: Pool,
+    /// For atomic handlers and application transactions.
+    pub(crate) handlers: Pool,
+}
+
+impl Pools {
+    /// At most `max` connections in all; a single one is for everybody.
+    pub(crate) fn new(connector: Connector, max: usize) -> Self {
+        if max < 2 {
+            let one = Pool::new(connector, 1);
+            return Self {
+                reads: one.clone(),
+                handlers: one,
+            };
+        }
+        let reads = (max / 4).max(2).min(max - 1);
+        Self {
+            reads: Pool::new(connector.clone(), reads),
+            handlers: Pool::new(connector, max - reads),
+        }
+    }
+
+    /// No more connections from now on.
+    pub(crate) fn close(&self) {
+        self.reads.connections.close();
+        self.handlers.connections.close();
+    }
+}
 
 impl Pool {
-    pub(crate) fn new(connector: Connector, max: usize) -> Self {
+    fn new(connector: Connector, max: usize) -> Self {
         let builder = Deadpool::builder(Maker(connector))
-            .max_size(max.max(1))
+            .max_size(max)
             .runtime(deadpool::Runtime::Tokio1);
-        // It fails only for time-outs without a runtime, and there is one.
-        Self(builder.build().unwrap_or_else(|_| unreachable!()))
+        Self {
+            // It fails only for time-outs without a runtime, and there is one.
+            connections: builder.build().unwrap_or_else(|_| unreachable!()),
+            turnstile: Turnstile::new((max / SHARE).max(LEAST)),
+        }
+    }
+
+    /// A connection for a mutation, waiting for one until `deadline`. One workspace gets so many at
+    /// once.
+    pub(crate) async fn lend_for(
+        &self,
+        workspace: Option<&WorkspaceId>,
+        deadline: Instant,
+    ) -> Done<Lent> {
+        let turn = match workspace {
+            Some(workspace) => Some(self.turnstile.pass(workspace, deadline).await?),
+            None => None,
+        };
+        let mut lent = self.lend(deadline).await?;
+        lent.turn = turn;
+        Ok(lent)
     }
 
     /// A connection, waiting for one until `deadline`.
@@ -54,23 +147,28 @@ impl Pool {
             .max(Duration::from_millis(1));
         let timeouts = Timeouts {
             wait: Some(left),
-            create: Some(left),
+            // Connecting is bounded by itself.
+            create: None,
             recycle: Some(left),
         };
-        self.0
-            .timeout_get(&timeouts)
-            .await
-            .map_err(|error| match error {
-                PoolError::Timeout(_) => Fault::Locked,
-                PoolError::Backend(fault) => fault,
-                PoolError::Closed
-                | PoolError::NoRuntimeSpecified
-                | PoolError::PostCreateHook(_) => Fault::Said(crate::queue::closed()),
-            })
-    }
-
-    /// No more connections from now on.
-    pub(crate) fn close(&self) {
-        self.0.close();
+        let lent = if self.connections.status().available > 0 {
+            tokio::time::timeout(left, self.connections.timeout_get(&timeouts)).await
+        } else {
+            // A connection that is being made is there for the next one, if this caller's patience
+            // is shorter than the way to the database.
+            let connections = self.connections.clone();
+            let lending = tokio::spawn(async move { connections.timeout_get(&timeouts).await });
+            tokio::time::timeout(left, lending)
+                .await
+                .map(|joined| joined.unwrap_or(Err(PoolError::Closed)))
+        };
+        match lent {
+            Ok(Ok(object)) => Ok(Lent { object, turn: None }),
+            Err(_) | Ok(Err(PoolError::Timeout(_))) => Err(Fault::Locked),
+            Ok(Err(PoolError::Backend(fault))) => Err(fault),
+            Ok(Err(
+                PoolError::Closed | PoolError::NoRuntimeSpecified | PoolError::PostCreateHook(_),
+            )) => Err(Fault::Said(crate::queue::closed())),
+        }
     }
 }

@@ -12,6 +12,8 @@ use crate::error::busy;
 
 /// Turns that a lane gives its callers between two batches.
 const TURNS: usize = 16;
+/// Stored answers in one batch, in bytes, before it is sent: it must be through in good time.
+const BATCH_BYTES: usize = 4 << 20;
 
 /// A request to run that waits for a lane.
 pub(crate) struct Entry {
@@ -54,6 +56,18 @@ pub(crate) enum Learn {
     },
 }
 
+impl Learn {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Complete(_, completion) => completion
+                .reply
+                .as_ref()
+                .map_or(0, |stored| stored.reply.body.len()),
+            Self::Renew(..) | Self::Record { .. } => 0,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum Learned {
     Receipt(Box<Receipt>),
@@ -94,6 +108,16 @@ impl<T> Wait<T> {
         let _ = self.reply.send(said);
     }
 
+    /// Ends it without success.
+    pub(crate) fn fail(self, because: Error) {
+        let said = if self.in_doubt {
+            Error::CommitUnknown
+        } else {
+            because
+        };
+        self.say(Err(said));
+    }
+
     pub(crate) const fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }
@@ -105,12 +129,7 @@ impl<T> Wait<T> {
             self.because = Some(because);
             return Some(self);
         }
-        let said = if self.in_doubt {
-            Error::CommitUnknown
-        } else {
-            because
-        };
-        self.say(Err(said));
+        self.fail(because);
         None
     }
 
@@ -255,13 +274,15 @@ impl Queue {
             {
                 let mut waiting = self.lock();
                 let mut batch = Batch::default();
-                while batch.len() < self.batch_max {
+                let mut bytes = 0;
+                while batch.len() < self.batch_max && bytes < BATCH_BYTES {
                     if let Some(Lesson {
                         operation_id,
                         what,
                         wait,
                     }) = waiting.lessons.pop_front()
                     {
+                        bytes += what.bytes();
                         batch.lessons.extend(wait.in_time().map(|wait| Lesson {
                             operation_id,
                             what,

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::{
     connect::{Session, Text},
-    error::{Done, Fault},
+    error::{Done, Fault, busy},
     handler::{Scene, bounded},
     lane::QUESTION,
     queue::closed,
@@ -227,6 +227,11 @@ pub(crate) async fn find(
     let Some(row) = lookups.row(locator.id).await? else {
         return Ok(Looked::Nothing);
     };
+    if row.get::<_, i64>(1) != scope.id {
+        // Another database has taken over, and numbers its scopes otherwise.
+        shared.scopes.forget();
+        return Err(busy());
+    }
     let stored = decode_as(&row, scope.id, identity)?;
     if stored.receipt.status.state == State::InputRequired {
         return Ok(Looked::Asks(stored.receipt.operation_id));

@@ -17,8 +17,8 @@ use crate::{
     error::{Done, Fault},
 };
 
-/// The first half of every two-part advisory lock of ours: "CFOI". The second half is a
-/// workspace's id, or [`MIGRATING`].
+/// The first half of every two-part advisory lock of ours: "CFOI". The second half is a number made
+/// from a workspace's name, or [`MIGRATING`].
 pub(crate) const LOCKS: i32 = 0x4346_4f49;
 /// The second half of the lock that a migration holds.
 pub(crate) const MIGRATING: i32 = -1;
@@ -44,6 +44,12 @@ INSERT INTO counterfoil_meta(name, value) VALUES
 CREATE TABLE counterfoil_notes(
     name text PRIMARY KEY,
     value bytea NOT NULL
+);
+
+-- What says whether an application's own transaction took effect whose commit is in doubt.
+CREATE TABLE counterfoil_marks(
+    id uuid PRIMARY KEY,
+    at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 CREATE TABLE counterfoil_workspaces(

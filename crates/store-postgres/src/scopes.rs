@@ -18,10 +18,14 @@ use crate::{
 pub(crate) struct Scope {
     pub(crate) id: i64,
     pub(crate) workspace: i64,
+    /// The digest of its parts, which is the same in every database.
+    pub(crate) name: Uuid,
 }
 
 /// The scopes known to be committed, in memory, by the digest of their parts. They are never
-/// changed and never deleted.
+/// changed and never deleted; but a failover may lose the latest, and give their numbers to
+/// others. So whoever writes has them checked ([`crate::lane::LOCK`]), and forgets all of them if
+/// one is not what it was.
 #[derive(Debug)]
 pub(crate) struct Scopes {
     known: RwLock<HashMap<Uuid, Scope>>,
@@ -71,6 +75,14 @@ impl Scopes {
             .unwrap_or_else(PoisonError::into_inner)
             .get(&name)
             .copied()
+    }
+
+    /// The database is not the one they were read from.
+    pub(crate) fn forget(&self) {
+        self.known
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
 
     fn put(&self, name: Uuid, scope: Scope) {
@@ -147,6 +159,7 @@ impl Scopes {
             let scope = Scope {
                 id: row.get(0),
                 workspace: row.get(1),
+                name,
             };
             let same = by_name.get(&name).is_some_and(|identity| {
                 identity.workspace.as_str() == row.get::<_, &str>(2)
@@ -184,7 +197,7 @@ async fn create(session: &Session, new: &[&Identity]) -> Done<()> {
 }
 
 /// A digest of the parts with their lengths.
-fn name(identity: &Identity) -> Uuid {
+pub(crate) fn name(identity: &Identity) -> Uuid {
     let mut hash = Sha256::new();
     for part in [
         identity.workspace.as_str(),

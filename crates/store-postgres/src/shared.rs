@@ -9,12 +9,13 @@ use std::{
 
 use counterfoil_core::{Identity, Timestamp};
 use counterfoil_store::{Error, Slot};
+use tokio_postgres::Row;
 
 use crate::{
     Options, TimeSource,
     clock::Clock,
     connect::{Connector, Session, Text},
-    error::Done,
+    error::{Done, Fault},
     listen::Watchers,
     locator::{Locator, locate},
     queue::{Queue, say_busy},
@@ -40,7 +41,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn locate(&self, scope: Scope, identity: &Identity) -> Locator {
         let parameters = parameters_of(identity);
-        locate(&self.secret, scope.id, parameters.as_deref(), identity)
+        locate(&self.secret, scope.name, parameters.as_deref(), identity)
     }
 
     /// The time that counts: what the database said, or what the caller brings.
@@ -48,6 +49,31 @@ impl Shared {
         match self.options.time {
             TimeSource::Database => said,
             TimeSource::Caller => brought,
+        }
+    }
+
+    /// Whether the scopes of a transaction are what they were. If not, another database has taken
+    /// over: nothing of this try may stay, and the next one reads them anew.
+    pub(crate) fn check_scopes(&self, locked: &[Row], scopes: usize) -> Done<()> {
+        let same = locked.first().map_or(0, |row| row.get::<_, i64>(3));
+        if usize::try_from(same) == Ok(scopes) {
+            return Ok(());
+        }
+        self.scopes.forget();
+        Err(Fault::Lost(
+            "the database lost something it had (a failover?)".to_owned(),
+        ))
+    }
+
+    /// A write went through.
+    pub(crate) fn note_success(&self) {
+        self.failing.store(false, Ordering::Release);
+    }
+
+    /// A write was refused.
+    pub(crate) fn note_failure(&self, error: &Error) {
+        if matches!(error, Error::Unavailable(_)) {
+            self.failing.store(true, Ordering::Release);
         }
     }
 

@@ -31,7 +31,7 @@ const REFUSED: [&str; 20] = [
 ];
 /// The store's own tables. The database cannot keep them from a handler that runs as the same
 /// role; this keeps mistakes from them.
-const OWN_TABLES: [&str; 9] = [
+const OWN_TABLES: [&str; 11] = [
     "counterfoil_meta",
     "counterfoil_notes",
     "counterfoil_components",
@@ -41,6 +41,8 @@ const OWN_TABLES: [&str; 9] = [
     "counterfoil_results",
     "counterfoil_questions",
     "counterfoil_events",
+    "counterfoil_open",
+    "counterfoil_marks",
 ];
 
 /// Refuses what an application may not say.

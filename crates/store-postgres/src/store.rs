@@ -13,7 +13,7 @@ use counterfoil_core::{
 use counterfoil_store::{
     Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Census, Clash, Completion, Dialect,
     Error, Fence, Found, Granted, Health, Imported, Inspection, Migration, Page, Part, Query,
-    ReadWork, Store, StoredReply, SweepPlan, Swept, Whole, Work, distinct,
+    ReadWork, Store, StoredReply, SweepPlan, Swept, Whole, Work, check_note, distinct,
 };
 use tokio::{sync::oneshot, task::JoinSet};
 
@@ -447,7 +447,7 @@ impl Store for PostgresStore {
 
     fn set_note<'a>(&'a self, name: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            upkeep::check_note(name, &value)?;
+            check_note(name, &value)?;
             let value = value.as_slice();
             let in_doubt = &AtomicBool::new(false);
             let set: BoxFuture<'_, _> = on!(self, session => async {

@@ -20,9 +20,6 @@ use crate::{
 const PULSE: Duration = Duration::from_secs(1);
 /// Most rows one transaction of a sweep deletes.
 const ROWS_PER_STEP: usize = 100;
-/// Longest name of a note, in characters, and longest note, in bytes.
-const NOTE_NAME_CHARS_MAX: usize = 64;
-const NOTE_BYTES_MAX: usize = 4096;
 
 static ANY_LAPSED: Text = Text {
     sql: "SELECT EXISTS (SELECT 1 FROM counterfoil_open WHERE lapse_at <= $1)",
@@ -196,19 +193,6 @@ async fn delete(
     end(shared, session, &writes).await?;
     swept.results += results;
     swept.receipts += receipts;
-    Ok(())
-}
-
-pub(crate) fn check_note(name: &str, value: &[u8]) -> Result<(), Error> {
-    let chars = name.chars().count();
-    if !(1..=NOTE_NAME_CHARS_MAX).contains(&chars)
-        || value.len() > NOTE_BYTES_MAX
-        || name.contains('\0')
-    {
-        return Err(Error::Statement(
-            "a note has a name of 1 to 64 characters and at most 4,096 bytes".to_owned(),
-        ));
-    }
     Ok(())
 }
 

@@ -216,18 +216,27 @@ struct Open {
 impl Open {
     fn of(workspace: i64, receipt: &Receipt) -> Option<Self> {
         let state = receipt.status.state;
-        // A dispatched operation is its worker's to take up.
-        let may_lapse = receipt.mode != Mode::Dispatched
-            && matches!(
-                state,
-                State::Running | State::CancelRequested | State::InputRequired
-            );
         state.is_unresolved().then(|| Self {
             workspace,
-            lapse_at: may_lapse.then(|| receipt.lease_until.as_millis()),
-            doubt: matches!(state, State::InputRequired | State::OutcomeUnknown),
+            lapse_at: may_lapse(receipt.mode, state).then(|| receipt.lease_until.as_millis()),
+            doubt: is_doubt(state),
         })
     }
+}
+
+/// Whether the end of its lease ends what such a receipt waits for. A dispatched operation is its
+/// worker's to take up.
+pub(crate) const fn may_lapse(mode: Mode, state: State) -> bool {
+    !matches!(mode, Mode::Dispatched)
+        && matches!(
+            state,
+            State::Running | State::CancelRequested | State::InputRequired
+        )
+}
+
+/// Whether somebody must do something about such a receipt.
+pub(crate) const fn is_doubt(state: State) -> bool {
+    matches!(state, State::InputRequired | State::OutcomeUnknown)
 }
 
 /// What a transaction writes.
@@ -627,4 +636,12 @@ fn columns<'a>(replies: impl Iterator<Item = &'a StoredReply>) -> Columns<'a> {
         columns.4.push(&reply.body);
     }
     columns
+}
+
+/// Makes the statements of an ordinary change ready on a connection, once.
+pub(crate) async fn prepare(session: &Session) -> Done<()> {
+    for text in [&INSERT, &UPDATE, &OPEN, &CLOSE, &EVENTS, &RESULTS, &NOTIFY] {
+        session.ready(text).await?;
+    }
+    Ok(())
 }

@@ -15,6 +15,7 @@ mod bounds;
 mod clock;
 mod conformance;
 mod encryption;
+mod failover;
 mod handlers;
 mod opening;
 mod outages;
