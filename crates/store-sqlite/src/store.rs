@@ -15,7 +15,7 @@ use counterfoil_core::{
 use counterfoil_store::{
     Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Census, Clash, Completion, Dialect,
     Error, Fence, Found, Granted, Health, Imported, Inspection, Migration, Page, Part, Query,
-    ReadWork, Slot, Store, StoredReply, SweepPlan, Swept, Whole, Work, distinct,
+    ReadWork, Slot, Store, StoredReply, SweepPlan, Swept, Whole, Work, check_note, distinct,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -36,9 +36,6 @@ use crate::{
     writing::Writing,
 };
 
-/// Longest name of a note, in characters, and longest note, in bytes.
-const NOTE_NAME_CHARS_MAX: usize = 64;
-const NOTE_BYTES_MAX: usize = 4096;
 /// What is written to find out whether writing works again. Its room stays taken, so that there is
 /// some for a call when it does.
 const TRIAL_NOTE: &str = "write_trial";
@@ -429,12 +426,7 @@ impl Store for SqliteStore {
 
     fn set_note<'a>(&'a self, name: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let chars = name.chars().count();
-            if !(1..=NOTE_NAME_CHARS_MAX).contains(&chars) || value.len() > NOTE_BYTES_MAX {
-                return Err(Error::Statement(
-                    "a note has a name of 1 to 64 characters and at most 4,096 bytes".to_owned(),
-                ));
-            }
+            check_note(name, &value)?;
             let name = name.to_owned();
             let step = move |tx: &mut Tx<'_>| {
                 tx.sqlite()

@@ -8,6 +8,7 @@ mod audit;
 mod copy;
 mod error;
 mod message;
+mod note;
 mod rules;
 mod sql;
 mod store;
@@ -19,6 +20,7 @@ pub use message::{
     Admission, Admitted, Completion, Cursor, Fence, Found, Granted, Health, Page, Query, Slot,
     StoredReply, SweepPlan, Swept,
 };
+pub use note::check_note;
 pub use rules::{Answer, Change, lapsed, marked_committed, recorded, renewed};
 pub use sql::{BoxFuture, Dialect, Migration, Row, Sql, Value, Watched};
 pub use store::{Atomic, AtomicHandler, Failure, ReadWork, Store, Work, read, transact};

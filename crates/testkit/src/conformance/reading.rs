@@ -299,6 +299,8 @@ pub async fn a_note_is_durable(subject: Subject) {
     assert!(matches!(long, Err(Error::Statement(_))), "{long:?}");
     let empty = store.set_note("", Vec::new()).await;
     assert!(matches!(empty, Err(Error::Statement(_))), "{empty:?}");
+    let nul = store.set_note("a\0b", Vec::new()).await;
+    assert!(matches!(nul, Err(Error::Statement(_))), "{nul:?}");
     let large = store.set_note("first", vec![0; 4097]).await;
     assert!(matches!(large, Err(Error::Statement(_))), "{large:?}");
     store

@@ -15,7 +15,8 @@ use counterfoil_engine::Clock;
 use counterfoil_store::{
     Admission, Admitted, Atomic, AtomicHandler, BoxFuture, Census, Clash, Completion, Dialect,
     Error, Failure, Fence, Found, Health, Imported, Inspection, Migration, Page, Part, Query,
-    ReadWork, Slot, Store, StoredReply, SweepPlan, Swept, Watched, Whole, Work, distinct,
+    ReadWork, Slot, Store, StoredReply, SweepPlan, Swept, Watched, Whole, Work, check_note,
+    distinct,
 };
 use futures_util::FutureExt;
 use tokio::sync::Notify;
@@ -417,11 +418,7 @@ impl Store for MemoryStore {
 
     fn set_note<'a>(&'a self, name: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            if !(1..=64).contains(&name.chars().count()) || value.len() > 4096 {
-                return Err(Error::Statement(
-                    "a note has a name of 1 to 64 characters and at most 4,096 bytes".to_owned(),
-                ));
-            }
+            check_note(name, &value)?;
             self.lock().notes.insert(name.to_owned(), value);
             Ok(())
         })
