@@ -147,7 +147,8 @@ impl Try<'_> {
     async fn run(&self, in_doubt: &mut bool) -> Result<Atomic, Broken> {
         let settle_by = self.deadline + SETTLE_FOR;
         let wait_until = if *in_doubt { settle_by } else { self.deadline };
-        let session = self.pool.lend(wait_until).await?;
+        let workspace = &self.admission.identity.workspace;
+        let session = self.pool.lend_for(Some(workspace), wait_until).await?;
         let done = self.on(&session, in_doubt).await;
         let clean = matches!(done, Ok(Ended::Committed(_)));
         if !clean && !session.is_closed() {
@@ -321,7 +322,7 @@ pub(crate) async fn transact(
     let deadline = Instant::now() + shared.options.patience;
     let mut pause = PAUSE;
     loop {
-        let session = pool.lend(deadline).await?;
+        let session = pool.lend_for(workspace.as_ref(), deadline).await?;
         let mark = Mark::new()?;
         let fault = match on(
             &shared,

@@ -107,7 +107,7 @@ impl Hosts {
                 }
             };
             for config in configs {
-                match self.within(connect(config)).await {
+                match self.within(Box::pin(connect(config))).await {
                     Ok(done) => {
                         if let Some(last) = &self.last {
                             last.store(index, Ordering::Relaxed);

@@ -45,7 +45,7 @@ impl Manager for Maker {
 pub(crate) struct Lent {
     object: Object<Maker>,
     /// Held while the connection is.
-    turn: Option<Passed>,
+    _turn: Option<Passed>,
 }
 
 impl Deref for Lent {
@@ -135,13 +135,15 @@ impl Pool {
             Some(workspace) => Some(self.turnstile.pass(workspace, deadline).await?),
             None => None,
         };
-        let mut lent = self.lend(deadline).await?;
-        lent.turn = turn;
-        Ok(lent)
+        self.take(turn, deadline).await
     }
 
     /// A connection, waiting for one until `deadline`.
     pub(crate) async fn lend(&self, deadline: Instant) -> Done<Lent> {
+        self.take(None, deadline).await
+    }
+
+    async fn take(&self, turn: Option<Passed>, deadline: Instant) -> Done<Lent> {
         let left = deadline
             .saturating_duration_since(Instant::now())
             .max(Duration::from_millis(1));
@@ -163,7 +165,10 @@ impl Pool {
                 .map(|joined| joined.unwrap_or(Err(PoolError::Closed)))
         };
         match lent {
-            Ok(Ok(object)) => Ok(Lent { object, turn: None }),
+            Ok(Ok(object)) => Ok(Lent {
+                object,
+                _turn: turn,
+            }),
             Err(_) | Ok(Err(PoolError::Timeout(_))) => Err(Fault::Locked),
             Ok(Err(PoolError::Backend(fault))) => Err(fault),
             Ok(Err(

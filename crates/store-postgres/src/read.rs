@@ -1,6 +1,9 @@
 //! Reading, past the lanes.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use counterfoil_core::{EventRecord, Identity, OperationId, State};
 use counterfoil_store::{Cursor, Error, Found, Page, Query, ReadWork, StoredReply, Watched};
@@ -13,7 +16,7 @@ use crate::{
     error::{Done, Fault, busy},
     handler::{Scene, bounded},
     lane::QUESTION,
-    queue::closed,
+    queue::{closed, say_busy},
     rows::{
         NAMED_COLUMNS, RECEIPT_COLUMNS, decode, decode_as, decode_event, decode_reply, first_event,
         last_event, locator_of, named_columns, named_tables, receipt_columns, reply_columns,
@@ -31,6 +34,8 @@ const LOOKED_AT_MAX: i64 = 5000;
 const LOOKUPS_MAX: usize = 128;
 /// Look-ups that wait for a reader.
 const WAITING_MAX: usize = 4096;
+/// How long a look-up may take beyond the store's patience.
+const SLACK: Duration = Duration::from_secs(1);
 
 static FIND: Text = Text {
     sql: concat!(
@@ -144,11 +149,19 @@ impl Lookups {
         (Self(send), Arc::new(Mutex::new(receive)))
     }
 
-    async fn row(&self, locator: Uuid) -> Result<Option<Row>, Error> {
+    async fn row(&self, locator: Uuid, patience: Duration) -> Result<Option<Row>, Error> {
         let (reply, answer) = oneshot::channel();
         let lookup = Lookup { locator, reply };
-        self.0.send(lookup).await.map_err(|_| closed())?;
-        answer.await.map_err(|_| closed())?
+        let deadline = tokio::time::Instant::now() + patience.saturating_add(SLACK);
+        tokio::time::timeout_at(deadline, self.0.send(lookup))
+            .await
+            .map_err(|_| say_busy())?
+            .map_err(|_| closed())?;
+        // Nothing says so where everything is swallowed.
+        tokio::time::timeout_at(deadline, answer)
+            .await
+            .map_err(|_| Error::Unavailable("the database did not answer in time".to_owned()))?
+            .map_err(|_| closed())?
     }
 }
 
@@ -168,7 +181,12 @@ pub(crate) async fn run(shared: Arc<Shared>, waiting: Waiting, first: Session) {
         {
             return;
         }
-        let ids: Vec<Uuid> = batch.iter().map(|lookup: &Lookup| lookup.locator).collect();
+        // While the database was away, their callers may have given up.
+        batch.retain(|lookup: &Lookup| !lookup.reply.is_closed());
+        if batch.is_empty() {
+            continue;
+        }
+        let ids: Vec<Uuid> = batch.iter().map(|lookup| lookup.locator).collect();
         let mut looked = Err(Fault::Stale);
         for _ in 0..2 {
             let open = match session.take().filter(Session::is_clean) {
@@ -224,7 +242,7 @@ pub(crate) async fn find(
     identity: &Identity,
 ) -> Result<Looked, Error> {
     let locator = shared.locate(scope, identity);
-    let Some(row) = lookups.row(locator.id).await? else {
+    let Some(row) = lookups.row(locator.id, shared.options.patience).await? else {
         return Ok(Looked::Nothing);
     };
     if row.get::<_, i64>(1) != scope.id {

@@ -21,6 +21,7 @@ use crate::{
     queue::{Queue, say_busy},
     rows::parameters_of,
     scopes::{Scope, Scopes},
+    upkeep::Strange,
 };
 
 /// What every task of one store shares.
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) slots: Arc<AtomicUsize>,
     /// A write was refused because the database could not take it, and none has succeeded since.
     pub(crate) failing: AtomicBool,
+    pub(crate) strange: Strange,
     pub(crate) secret: [u8; 32],
 }
 

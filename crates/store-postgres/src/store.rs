@@ -25,7 +25,7 @@ use crate::{
     lane, listen,
     listen::Watchers,
     open::{self, prepare},
-    pool::{Lent, Pool},
+    pool::{Lent, Pools},
     queue::{Entered, Entry, Learn, Learned, Lesson, Queue, Wait},
     read::{self, Looked, Lookups},
     schema,
@@ -45,7 +45,7 @@ macro_rules! on {
                 let $session = $self.lend().await?;
                 match $step.await {
                     // Not to be lent again.
-                    Err(Fault::Lost(_) | Fault::Stale) if tries == 1 => drop(Lent::take($session)),
+                    Err(Fault::Lost(_) | Fault::Stale) if tries == 1 => $session.discard(),
                     done => return done.map_err(Error::from),
                 }
             }
@@ -58,6 +58,8 @@ macro_rules! on {
 const COMPLETE_FOR: Duration = Duration::from_secs(600);
 /// How long a lane that hangs is given beyond a caller's patience.
 const SLACK: Duration = Duration::from_secs(1);
+/// How long the first count of unresolved receipts is waited for.
+const COUNT_FOR: Duration = Duration::from_secs(2);
 /// How long a look at the database's health may take.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -73,7 +75,7 @@ pub struct PostgresStore {
 
 struct Inner {
     shared: Arc<Shared>,
-    pool: Pool,
+    pools: Pools,
     lookups: Lookups,
     lanes: tokio::sync::Mutex<JoinSet<()>>,
     /// Ended when dropped.
@@ -129,12 +131,17 @@ impl PostgresStore {
             tally: Tally::default(),
             slots: Arc::default(),
             failing: AtomicBool::new(false),
+            strange: upkeep::Strange::default(),
             secret,
             connector: connector.clone(),
             options,
         });
         read_clock(&first, &shared.clock).await.map_err(refused)?;
-        shared.tally.count(&first).await.map_err(refused)?;
+        // It is done again in a second; nobody needs to wait until a large table is read through.
+        let counting = shared.tally.count(&first);
+        if !matches!(tokio::time::timeout(COUNT_FOR, counting).await, Ok(Ok(()))) {
+            tracing::warn!("unresolved receipts could not be counted yet; quotas begin at zero");
+        }
         let (lookups, waiting) = Lookups::new();
         let mut lanes = JoinSet::new();
         let mut helpers = JoinSet::new();
@@ -157,7 +164,7 @@ impl PostgresStore {
         helpers.spawn(upkeep::pulse(Arc::clone(&shared)));
         Ok(Self {
             inner: Arc::new(Inner {
-                pool: Pool::new(connector, shared.options.connections_max),
+                pools: Pools::new(connector, shared.options.connections_max),
                 shared,
                 lookups,
                 lanes: tokio::sync::Mutex::new(lanes),
@@ -185,7 +192,7 @@ impl PostgresStore {
         self.inner.shared.queue.close();
         let mut lanes = self.inner.lanes.lock().await;
         while lanes.join_next().await.is_some() {}
-        self.inner.pool.close();
+        self.inner.pools.close();
     }
 
     fn shared(&self) -> &Arc<Shared> {
@@ -197,7 +204,8 @@ impl PostgresStore {
     }
 
     async fn lend(&self) -> Done<Lent> {
-        self.inner.pool.lend(Instant::now() + self.patience()).await
+        let deadline = Instant::now() + self.patience();
+        self.inner.pools.reads.lend(deadline).await
     }
 
     fn scope<'a>(&'a self, identity: &'a Identity) -> BoxFuture<'a, Result<Option<Scope>, Error>> {
@@ -320,7 +328,7 @@ impl Store for PostgresStore {
         handler: Arc<dyn AtomicHandler>,
     ) -> BoxFuture<'_, Result<Atomic, Error>> {
         let shared = Arc::clone(self.shared());
-        let pool = self.inner.pool.clone();
+        let pool = self.inner.pools.handlers.clone();
         Box::pin(detached(atomic::atomically(
             shared, pool, admission, handler,
         )))
@@ -386,7 +394,7 @@ impl Store for PostgresStore {
         work: Arc<dyn Work>,
     ) -> BoxFuture<'a, Result<(), Error>> {
         let shared = Arc::clone(self.shared());
-        let pool = self.inner.pool.clone();
+        let pool = self.inner.pools.handlers.clone();
         Box::pin(detached(atomic::transact(
             shared,
             pool,
@@ -404,7 +412,7 @@ impl Store for PostgresStore {
                 let session = self.lend().await?;
                 let done = read::work(self.shared(), &session, &mut *work, deadline).await;
                 if matches!(done, Err(Fault::Lost(_) | Fault::Stale)) && tries == 1 {
-                    drop(Lent::take(session));
+                    session.discard();
                     continue;
                 }
                 if !session.is_clean() {
@@ -451,7 +459,7 @@ impl Store for PostgresStore {
             let value = value.as_slice();
             let in_doubt = &AtomicBool::new(false);
             let set: BoxFuture<'_, _> = on!(self, session => async {
-                let set = upkeep::set_note(&session, name, value).await;
+                let set = upkeep::set_note(self.shared(), &session, name, value).await;
                 if matches!(set, Err(Fault::Lost(_))) {
                     in_doubt.store(true, Ordering::Release);
                 }
@@ -472,7 +480,7 @@ impl Store for PostgresStore {
         Box::pin(async move {
             let shared = self.shared();
             let look: BoxFuture<'_, Result<(), Error>> =
-                on!(self, session => upkeep::check_writable(&session));
+                on!(self, session => upkeep::check_writable(shared, &session));
             tokio::time::timeout(HEALTH_PATIENCE, look)
                 .await
                 .map_err(|_| {

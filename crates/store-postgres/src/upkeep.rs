@@ -1,15 +1,19 @@
 //! What a store does of its own accord: lapsed leases, sweeps, small facts, and a look at the
 //! database every second.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    time::{Duration, Instant},
+};
 
 use counterfoil_core::{Kept, Phase, Timestamp};
 use counterfoil_store::{Error, SweepPlan, Swept, lapsed};
-use tokio_postgres::types::Type;
+use tokio_postgres::{Row, types::Type};
 
 use crate::{
     TimeSource,
-    connect::{Session, Text},
+    connect::{Parameter, Session, Text},
     error::{Done, Fault},
     rows::{Stored, decode, named_columns, named_tables},
     shared::{Shared, read_clock},
@@ -20,6 +24,15 @@ use crate::{
 const PULSE: Duration = Duration::from_secs(1);
 /// Most rows one transaction of a sweep deletes.
 const ROWS_PER_STEP: usize = 100;
+/// Strange rows that are told of, and pages of nothing else that one step looks at.
+const STRANGE_MAX: usize = 1024;
+const STRANGE_PAGES_MAX: usize = 16;
+/// Counting takes at most one part in so many of the time.
+const COUNT_REST: u32 = 10;
+/// How long a count that failed is not tried again.
+const COUNT_PAUSE: Duration = Duration::from_secs(30);
+/// The note that is written to see whether writing works again.
+const PROBE: &str = "counterfoil.health";
 
 static ANY_LAPSED: Text = Text {
     sql: "SELECT EXISTS (SELECT 1 FROM counterfoil_open WHERE lapse_at <= $1)",
@@ -31,10 +44,11 @@ static LAPSED: Text = Text {
         "SELECT ",
         named_columns!(),
         named_tables!(),
-        "JOIN counterfoil_open AS o ON o.receipt = r.id WHERE o.lapse_at <= $1 \
+        "JOIN counterfoil_open AS o ON o.receipt = r.id \
+         WHERE o.lapse_at <= $1 AND r.id <> ALL($3) \
          ORDER BY o.lapse_at LIMIT $2 FOR NO KEY UPDATE OF r SKIP LOCKED"
     ),
-    types: &[Type::INT8, Type::INT8],
+    types: &[Type::INT8, Type::INT8, Type::INT8_ARRAY],
 };
 static PAGE: Text = Text {
     sql: concat!(
@@ -94,22 +108,51 @@ pub(crate) async fn lapse(
 }
 
 async fn lapse_locked(shared: &Shared, session: &Session, now: Timestamp, limit: u32) -> Done<u32> {
-    let rows = session
-        .ask(&LAPSED, &[&now.as_millis(), &i64::from(limit)])
-        .await?;
     let mut writes = Writes::default();
     let mut count = 0;
-    for row in &rows {
-        let mut stored = decode(row)?;
-        if let Some(change) = lapsed(&stored.receipt, now)? {
-            writes.update(&mut stored, &change);
-            let wanted = shared.watchers.wanted(stored.receipt.operation_id);
-            writes.notify.extend(wanted);
-            count += 1;
+    let mut strange = Vec::new();
+    for _ in 0..STRANGE_PAGES_MAX {
+        let rows = session
+            .ask(&LAPSED, &[&now.as_millis(), &i64::from(limit), &strange])
+            .await?;
+        let known = strange.len();
+        for row in &rows {
+            let judged = decode(row)
+                .and_then(|stored| lapsed(&stored.receipt, now).map(|change| (stored, change)));
+            match judged {
+                Ok((mut stored, Some(change))) => {
+                    writes.update(&mut stored, &change);
+                    let wanted = shared.watchers.wanted(stored.receipt.operation_id);
+                    writes.notify.extend(wanted);
+                    count += 1;
+                }
+                Ok((_, None)) => {}
+                Err(error) => strange.push(shared.strange.skip(row, &error)),
+            }
+        }
+        // A page of nothing else must not hide what lies behind it.
+        if rows.is_empty() || strange.len() - known < rows.len() {
+            break;
         }
     }
     end(shared, session, &writes).await?;
     Ok(count)
+}
+
+/// Rows that cannot be understood. Each is told of once, and stands in nobody else's way.
+#[derive(Default)]
+pub(crate) struct Strange(Mutex<BTreeSet<i64>>);
+
+impl Strange {
+    /// The row's id.
+    fn skip(&self, row: &Row, error: &Error) -> i64 {
+        let receipt = row.get(0);
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() < STRANGE_MAX && told.insert(receipt) {
+            tracing::error!(receipt, %error, "a row of counterfoil_receipts is left alone");
+        }
+        receipt
+    }
 }
 
 /// Writes and commits. Steps that may simply be repeated.
@@ -118,9 +161,13 @@ async fn end(shared: &Shared, session: &Session, writes: &Writes) -> Done<()> {
     match flight.send(session, "", true).await {
         Sent::Done => {
             shared.tally.add(&writes.unresolved);
+            shared.note_success();
             Ok(())
         }
-        Sent::Refused(fault) => Err(fault),
+        Sent::Refused(fault) => {
+            note_refusal(shared, &fault);
+            Err(fault)
+        }
         Sent::InDoubt(_) => Err(Fault::Said(Error::CommitUnknown)),
     }
 }
@@ -133,8 +180,15 @@ pub(crate) async fn sweep(shared: &Shared, session: &Session, plan: SweepPlan) -
     let mut last = plan.after;
     let mut any_old = false;
     for row in &rows {
-        let stored = decode(row)?;
-        last = stored.id;
+        last = row.get(0);
+        let stored = match decode(row) {
+            Ok(stored) => stored,
+            Err(error) => {
+                shared.strange.skip(row, &error);
+                any_old = true;
+                continue;
+            }
+        };
         // Not the first young row ends the sweep but a whole step of them: a clock that jumped
         // may have left some among old ones.
         any_old |= stored.receipt.created_at <= plan.horizon;
@@ -176,7 +230,13 @@ async fn delete(
     let mut writes = Writes::default();
     let (mut results, mut receipts) = (0, 0);
     for row in &rows {
-        let mut stored: Stored = decode(row)?;
+        let mut stored: Stored = match decode(row) {
+            Ok(stored) => stored,
+            Err(error) => {
+                shared.strange.skip(row, &error);
+                continue;
+            }
+        };
         match stored.receipt.phase(horizon) {
             Phase::Live => {}
             Phase::Tombstone => {
@@ -196,17 +256,54 @@ async fn delete(
     Ok(())
 }
 
-pub(crate) async fn set_note(session: &Session, name: &str, value: &[u8]) -> Done<()> {
-    session.tell(&SET_NOTE, &[&name, &value]).await.map(drop)
+pub(crate) async fn set_note(
+    shared: &Shared,
+    session: &Session,
+    name: &str,
+    value: &[u8],
+) -> Done<()> {
+    let parameters: [Parameter<'_>; 2] = [&name, &value];
+    let set = if session.is_pooled() {
+        in_transaction(session, &parameters).await
+    } else {
+        session.tell(&SET_NOTE, &parameters).await.map(drop)
+    };
+    match &set {
+        Ok(()) => shared.note_success(),
+        Err(fault) => note_refusal(shared, fault),
+    }
+    set
 }
 
-/// An error if the database cannot be written to.
-pub(crate) async fn check_writable(session: &Session) -> Done<()> {
+/// With the settings that a session of its own would have, above all that it waits for the disk.
+async fn in_transaction(session: &Session, parameters: &[Parameter<'_>]) -> Done<()> {
+    session.begin().await?;
+    let set = match session.tell(&SET_NOTE, parameters).await {
+        Ok(_) => session.commit().await,
+        Err(fault) => Err(fault),
+    };
+    if set.is_err() && !session.is_closed() {
+        session.rollback().await;
+    }
+    set
+}
+
+fn note_refusal(shared: &Shared, fault: &Fault) {
+    if let Fault::Said(error) = fault {
+        shared.note_failure(error);
+    }
+}
+
+/// An error if the database cannot be written to. It is not tried unless a write was refused.
+pub(crate) async fn check_writable(shared: &Shared, session: &Session) -> Done<()> {
     let rows = session.ask(&WRITABLE, &[]).await?;
     if rows.first().is_some_and(|row| row.get(0)) {
         return Err(Fault::Said(Error::Unavailable(
             "the database is read-only (a standby?)".to_owned(),
         )));
+    }
+    if shared.failing.load(Ordering::Acquire) {
+        set_note(shared, session, PROBE, &[]).await?;
     }
     Ok(())
 }
@@ -214,6 +311,7 @@ pub(crate) async fn check_writable(session: &Session) -> Done<()> {
 /// Looks at the database every second, until the task is ended.
 pub(crate) async fn pulse(shared: Arc<Shared>) {
     let mut session = None;
+    let mut count_at = Instant::now();
     loop {
         tokio::time::sleep(PULSE).await;
         let open = match session.take() {
@@ -223,10 +321,17 @@ pub(crate) async fn pulse(shared: Arc<Shared>) {
         let Ok(open) = open else {
             continue;
         };
-        let read = read_clock(&open, &shared.clock).await;
-        let counted = shared.tally.count(&open).await;
-        if read.is_ok() && counted.is_ok() {
-            session = Some(open);
+        if read_clock(&open, &shared.clock).await.is_err() {
+            continue;
         }
+        let began = Instant::now();
+        if began >= count_at {
+            if shared.tally.count(&open).await.is_err() {
+                count_at = began + COUNT_PAUSE;
+                continue;
+            }
+            count_at = began + began.elapsed() * COUNT_REST;
+        }
+        session = Some(open);
     }
 }
