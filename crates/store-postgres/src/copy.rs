@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use counterfoil_core::{EventRecord, Mode, OperationId, State};
@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::{
     connect::{Parameter, Session, Text},
-    error::{Done, Fault, busy, corrupt},
+    error::{Done, Fault, corrupt},
     lane::LOCK,
     rows::{
         NAMED_COLUMNS, Stored, decode, decode_event, decode_reply, first_event, last_event,
@@ -29,10 +29,9 @@ use crate::{
 /// How long one statement of a census may take.
 const CENSUS_TIMEOUT: &str = "SET LOCAL statement_timeout = '1h'";
 const CENSUS_LIMIT: Duration = Duration::from_secs(3600);
-/// How often an import looks again because somebody else has to do with one of its rows.
-const TRIES_MAX: u32 = 5;
-/// How long it waits before it does, if that is not over yet.
-const HELD_PAUSE: Duration = Duration::from_millis(20);
+/// How long an import waits, at least, before it looks again because somebody else has to do with
+/// one of its rows; at most twice that.
+const HELD_PAUSE_MILLIS: u32 = 20;
 /// What a row of the log takes, about, in bytes.
 const EVENT_BYTES: i64 = 128;
 
@@ -244,7 +243,8 @@ pub(crate) async fn import(
         .map(|whole| &whole.receipt.identity)
         .collect();
     let scopes = shared.scopes.all(session, &identities).await?;
-    for _ in 0..TRIES_MAX {
+    let deadline = Instant::now() + shared.options.patience;
+    loop {
         session.begin().await?;
         match on(shared, session, brought, &scopes).await {
             Ok(Ended::Committed(imported)) => return Ok(Ok(imported)),
@@ -252,18 +252,20 @@ pub(crate) async fn import(
                 session.rollback().await;
                 return Ok(Err(clash));
             }
-            Ok(Ended::Overtaken) => session.rollback().await,
-            Ok(Ended::Held) => {
-                session.rollback().await;
-                tokio::time::sleep(HELD_PAUSE).await;
-            }
+            Ok(Ended::Overtaken | Ended::Held) => session.rollback().await,
             Err(fault) => {
                 session.rollback().await;
                 return Err(fault);
             }
         }
+        // Two imports of the same rows may take locks from each other: not in step for ever.
+        let random = getrandom::u32().unwrap_or_default() % HELD_PAUSE_MILLIS;
+        let pause = Duration::from_millis(u64::from(HELD_PAUSE_MILLIS + random));
+        if Instant::now() + pause >= deadline {
+            return Err(Fault::Locked);
+        }
+        tokio::time::sleep(pause).await;
     }
-    Err(Fault::Said(busy()))
 }
 
 /// How one try of an import ended.

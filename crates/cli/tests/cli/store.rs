@@ -171,6 +171,19 @@ fn i2_everything_moves_to_postgres_through_three_kills_and_back() {
         );
         assert_eq!(receipts(&database), beyond / 250 * 250);
     }
+    // Half of the keys would run again: nobody takes calls on it.
+    let refused = place.run(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        database.url(),
+    ]);
+    let why = refused.fails(4);
+    assert!(why.contains("was not brought to its end"), "{why}");
+    place
+        .run(&["store", "check", "--store", database.url()])
+        .fails(1);
     database.psql("DROP TRIGGER stop ON counterfoil_receipts");
     let output = copy(&place, &from, database.url(), &["--json"]);
     let report = verified(&output);
@@ -451,12 +464,22 @@ fn a_row_damaged_from_outside_is_found_in_postgres() {
     let outside = |sql: &str| drop(database.psql(sql));
     check_finds(&place, database.url(), outside);
     outside("UPDATE counterfoil_receipts SET locator = gen_random_uuid() WHERE key = 'made-up-9'");
+    outside("INSERT INTO counterfoil_open VALUES (4711, 1, NULL, true)");
     let found = place.run(&["store", "check", "--store", database.url()]).0;
     assert_eq!(found.status.code(), Some(1));
     let text = String::from_utf8(found.stdout).unwrap();
     assert!(text.contains("its key would not find it"), "{text}");
     assert!(
         text.contains("receipts in a state that there is not"),
+        "{text}"
+    );
+    assert!(
+        text.contains("entries of unresolved receipts belong to none"),
+        "{text}"
+    );
+    // A damage above made a receipt unresolved behind the store's back.
+    assert!(
+        text.contains("1 unresolved receipts have no entry"),
         "{text}"
     );
     assert!(text.contains("clock"), "{text}");
