@@ -9,17 +9,20 @@
 )]
 
 mod admission;
+mod apart;
 mod attempts;
 mod away;
 mod bounds;
 mod clock;
 mod conformance;
+mod copying;
 mod encryption;
 mod failover;
 mod handlers;
 mod opening;
 mod outages;
 mod pooled;
+mod reach;
 mod scene;
 mod sweeping;
 mod unknown;
