@@ -12,6 +12,7 @@ use crate::{
     exit::{Exit, Failure},
     folder::{Folder, warn_if_open},
     postgres, sqlite,
+    store_copy::is_unfinished,
 };
 
 pub(crate) use postgres::database_address;
@@ -84,12 +85,23 @@ pub(crate) async fn open(config: &Config, folder: &Folder, mode: Mode) -> Result
     {
         warn_if_open(path);
     }
-    match &config.store {
-        Address::Sqlite(_) => Ok(Opened::Sqlite(sqlite::open(config, folder, mode).await?)),
-        Address::Postgres(_) => Ok(Opened::Postgres(
-            postgres::open(config, folder, mode).await?,
-        )),
+    let store = match &config.store {
+        Address::Sqlite(_) => Opened::Sqlite(sqlite::open(config, folder, mode).await?),
+        Address::Postgres(_) => Opened::Postgres(postgres::open(config, folder, mode).await?),
+    };
+    let takes_calls = match mode {
+        Mode::Serving | Mode::Changing => true,
+        Mode::Reading | Mode::Migrating => false,
+    };
+    if takes_calls && is_unfinished(store.shared().as_ref()).await? {
+        store.close().await;
+        return Err(Failure::new(
+            Exit::Store,
+            format!("a copy into {} was not brought to its end", config.store),
+        )
+        .hint("run the same `counterfoil store copy` again: it goes on where it was cut off. Until then keys that are missing here would run again"));
     }
+    Ok(store)
 }
 
 /// Tables that are not what this program writes, and that it was told to leave alone.

@@ -126,6 +126,11 @@ fn failure(config: &Config, mode: Mode, error: OpenError) -> Failure {
         )
         .hint("run `counterfoil migrate` or `counterfoil serve` on it first, or give another --store"),
         OpenError::NotMigrated { found, known } => not_migrated(config, found, known),
+        OpenError::Refused(why) if why.contains("permission denied") => {
+            Failure::new(Exit::Store, said).hint(
+                "the role may not do this: make it the owner of the database, or run `counterfoil migrate` as a role that may and GRANT this one SELECT, INSERT, UPDATE, DELETE on the tables and USAGE on the sequences",
+            )
+        }
         OpenError::Refused(_) => Failure::new(Exit::Store, said).hint(
             "check that the database runs, that this machine may connect to it (pg_hba.conf), and that the user, the password and the database are right",
         ),

@@ -15,6 +15,7 @@ use crate::{
     exit::{Exit, Failure},
     open::{self, Mode, Opened, open, runtime},
     output::{print, print_json, shown},
+    store_copy::is_unfinished,
     store_copy::show_damaged,
 };
 
@@ -139,6 +140,13 @@ async fn check(config: &Config, opened: &Opened) -> Result<Report, Failure> {
         doubt: Doubt::default(),
         findings: Findings::default(),
     };
+    if is_unfinished(store).await? {
+        report.findings.add(
+            "a copy into this store was not brought to its end",
+            &report.store,
+            "run the same `counterfoil store copy` again",
+        );
+    }
     report.judge_store();
     report.read_all(store).await?;
     // A server may have added receipts meanwhile, or swept some.

@@ -28,6 +28,15 @@ use crate::{
 
 /// Under which name the target remembers how far the copy has come.
 const PLACE: &str = "copy_place";
+/// Under which name the target remembers that not everything is in it yet: keys that are missing
+/// would run again.
+const UNFINISHED: &str = "copy_unfinished";
+
+/// Whether a copy into this store was begun and has not been brought to its end.
+pub(crate) async fn is_unfinished(store: &dyn Store) -> Result<bool, Failure> {
+    let noted = store.note(UNFINISHED).await?;
+    Ok(noted.is_some_and(|noted| !noted.is_empty()))
+}
 
 pub(crate) fn run(copy: &Copy) -> Result<(), Failure> {
     let from = Config::load(&copy.flags("--from", copy.from.as_ref()))?;
@@ -213,6 +222,7 @@ impl Copying<'_> {
                 "stop every server on both stores and run this again. If the target was used on its own, give an empty one",
             ));
         }
+        self.set_unfinished(false).await?;
         Ok(Report {
             census,
             rows,
@@ -239,9 +249,11 @@ impl Copying<'_> {
                 )
                 .hint("give an empty database or a new file; a server that was started on it, if only once, has made its own agent key there"));
             }
+            self.set_unfinished(true).await?;
             self.set_place(Place::BEGINNING).await?;
             return Ok(Place::BEGINNING);
         };
+        self.set_unfinished(true).await?;
         let place = Place::from_bytes(&noted).unwrap_or(Place::BEGINNING);
         let is_there = place.after > 0 && {
             let part = self.from.export(place.after - 1, 1).await?;
@@ -253,6 +265,12 @@ impl Copying<'_> {
             "going on with a copy that was begun; {there} receipts are there"
         ));
         Ok(place)
+    }
+
+    async fn set_unfinished(&self, unfinished: bool) -> Result<(), Failure> {
+        let value = if unfinished { vec![1] } else { Vec::new() };
+        let set = async || self.to.set_note(UNFINISHED, value.clone()).await;
+        Ok(steadily(set, may_pass).await?)
     }
 
     async fn set_place(&self, place: Place) -> Result<(), Failure> {

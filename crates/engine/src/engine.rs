@@ -288,6 +288,7 @@ impl Engine {
     where
         F: Future<Output = Result<T, Error>>,
     {
+        let started = tokio::time::Instant::now();
         let mut in_doubt = false;
         for tries in 1..=SETTLE_TRIES {
             match step().await {
@@ -295,6 +296,10 @@ impl Engine {
                 Err(Error::Busy { .. } | Error::Unavailable(_)) if in_doubt => {}
                 Ok(said) if in_doubt && is_held(&said) => {}
                 done => return done,
+            }
+            // A store that takes its time has tried to find out itself.
+            if started.elapsed() > self.inner.limits.patience {
+                break;
             }
             tokio::time::sleep(SETTLE_PAUSE * tries).await;
         }

@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// How long it is tried to find out what became of a commit, beyond the caller's patience: longer
 /// than the database keeps an old connection's transaction open.
-const SETTLE_FOR: Duration = Duration::from_secs(15);
+const SETTLE_FOR: Duration = Duration::from_secs(12);
 const UNDO: &str = "ROLLBACK TO SAVEPOINT handler; RELEASE SAVEPOINT handler";
 /// Violations that were put off come to light here, not at the COMMIT.
 const KEEP: &str = "SET CONSTRAINTS ALL IMMEDIATE; RELEASE SAVEPOINT handler";
