@@ -12,8 +12,9 @@ pub struct Options {
     pub lanes: usize,
     /// Connections that look receipts up. Default 2.
     pub readers: usize,
-    /// Most connections for everything else: atomic handlers, application transactions and reads.
-    /// Default 16.
+    /// Most connections for everything else. A quarter of them, but two if possible, is for reads
+    /// and for looking after the database; the rest is for atomic handlers and application
+    /// transactions, of which one workspace uses a third at once, but two if possible. Default 16.
     pub connections_max: usize,
     /// Steps in one batch, at most. Each reservation in it holds an advisory lock while the batch
     /// lasts. Default 256.
@@ -28,8 +29,8 @@ pub struct Options {
     pub unresolved_max: u64,
     /// Interned scopes kept in memory. Default 65,536.
     pub scopes_max: usize,
-    /// How long a step that brings no patience of its own waits for connections and locks, and how
-    /// long a connection may take. Default 5 s.
+    /// How long a step that brings no patience of its own waits for connections and locks. The
+    /// hosts in the address share it for connecting, each with two seconds at least. Default 5 s.
     pub patience: Duration,
     /// How long one atomic handler, or one piece of application work, may take. Default 10 s.
     pub handler_limit: Duration,

@@ -182,7 +182,7 @@ async fn a_pooler_that_was_not_announced_is_refused() {
     let url = database.url_at(pooler.address());
     let error = refused(&url, Options::default()).await;
     assert!(matches!(error, OpenError::Pooler), "{error}");
-    assert!(error.to_string().contains("--store-pooler"), "{error}");
+    assert!(error.to_string().contains("store_pooler"), "{error}");
     let admin = format!("postgres://postgres@{}/pgbouncer", pooler.address());
     let (client, connection) = tokio_postgres::connect(&admin, tokio_postgres::NoTls)
         .await
