@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use counterfoil_core::Decision;
+use counterfoil_core::{Decision, State};
 use counterfoil_postgres::{Options, PostgresStore};
-use counterfoil_store::{Atomic, BoxFuture, Error, Sql, Store, Value, read, transact};
+use counterfoil_store::{Atomic, BoxFuture, Error, Failure, Sql, Store, Value, read, transact};
 use counterfoil_test_postgres::Database;
 
 use crate::scene::{
@@ -181,6 +181,37 @@ async fn a_handler_that_ignores_a_failed_statement_keeps_nothing() {
     assert_eq!(effects(&database), 0);
     let done = store.atomically(atomic("k"), effect("e")).await;
     assert!(matches!(done, Ok(Atomic::Ran(..))), "{done:?}");
+}
+
+/// A judgement after a statement that failed (a name that is taken) is recorded, also by the first
+/// call of a connection, when no statement of the store has been prepared on it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_after_a_failed_statement_is_kept() {
+    let database = Database::new();
+    database.psql("CREATE TABLE effects(label text NOT NULL UNIQUE)");
+    database.psql("INSERT INTO effects VALUES ('taken')");
+    let store = node(&database).await;
+    let refusing = handler(|tx| {
+        Box::pin(async move {
+            write_effect(tx, "other").await?;
+            assert!(write_effect(tx, "taken").await.is_err());
+            Err(Failure::Refused(reply("taken")))
+        })
+    });
+    let ran = store
+        .atomically(atomic("k"), refusing.clone())
+        .await
+        .unwrap();
+    let Atomic::Ran(receipt, _) = ran else {
+        panic!("{ran:?}");
+    };
+    assert_eq!(receipt.status.state, State::Failed);
+    let again = store.atomically(atomic("k"), refusing).await.unwrap();
+    assert!(
+        matches!(again, Atomic::Decided(Decision::Replay, _)),
+        "{again:?}"
+    );
+    assert_eq!(effects(&database), 1);
 }
 
 /// One connection for everything: whoever breaks it, the next one gets a clean one.
