@@ -412,6 +412,14 @@ mod tests {
                 "store = \"postgre://u:hunter2@h/d\"",
                 "did you mean postgres://?",
             ),
+            (
+                "store = \"postgres//u:hunter2@h/d\"",
+                "did you mean postgres://?",
+            ),
+            (
+                "store = \"postgres://u@h/d?passwd=hunter2\"",
+                "did you mean password?",
+            ),
             ("stor = \"x\"", "did you mean store?"),
             ("[limits]\nstore = \"x\"", "above the first one"),
             ("store_connections = 7", "from 8 to 1000"),

@@ -140,3 +140,61 @@ fn a_key_file_that_others_can_read_is_said() {
         assert_eq!(said.contains("chmod 600"), warned, "{mode:o}: {said}");
     }
 }
+
+#[test]
+fn a_mistyped_address_of_a_store_is_refused_without_being_shown() {
+    let place = Place::new();
+    for (address, part) in [
+        (
+            "postgres://u@127.0.0.1:1/d?passwd=hunter2",
+            "did you mean password?",
+        ),
+        (
+            "postgres://u@127.0.0.1:1/d?passwor=hunter2",
+            "did you mean password?",
+        ),
+        ("postgres://u:hunter2/127.0.0.1/d", "an @ between"),
+        (
+            "postgres//u:hunter2@127.0.0.1/d",
+            "did you mean postgres://?",
+        ),
+        (
+            "postgres://u@127.0.0.1:1/d?sslmode=verify-full&options=hunter2",
+            "require verifies the certificate",
+        ),
+    ] {
+        for arguments in [
+            &["config", "check", "--store", address][..],
+            &["config", "check", "--json", "--store", address],
+            &["serve", "--listen", "127.0.0.1:0", "--store", address],
+            &["store", "copy", "--to", address],
+        ] {
+            let said = place.run(arguments).fails(3);
+            assert!(said.contains(part), "{arguments:?}: {said}");
+            assert!(!said.contains("hunter2"), "{arguments:?}: {said}");
+        }
+        let mut command = place.command(&["config", "check"]);
+        let output = command.env("COUNTERFOIL_STORE", address).output().unwrap();
+        let said = Finished(output).fails(3);
+        assert!(said.contains(part) && !said.contains("hunter2"), "{said}");
+        std::fs::write(
+            place.path("counterfoil.toml"),
+            format!("store = {address:?}\n"),
+        )
+        .unwrap();
+        let said = place.run(&["config", "check"]).fails(3);
+        assert!(said.contains(part) && !said.contains("hunter2"), "{said}");
+        std::fs::remove_file(place.path("counterfoil.toml")).unwrap();
+    }
+    assert!(!place.data().exists());
+    // What is right is shown without values that may be secrets.
+    let right = "postgres://u@127.0.0.1:1/d?options=hunter2&sslmode=require";
+    let shown = "postgres://u@127.0.0.1:1/d?options=…&sslmode=require";
+    let checked = place.run(&["config", "check", "--store", right]).ok();
+    assert!(
+        checked.contains(shown) && !checked.contains("hunter2"),
+        "{checked}"
+    );
+    let said = place.run(&["keys", "list", "--store", right]).fails(4);
+    assert!(said.contains(shown) && !said.contains("hunter2"), "{said}");
+}
