@@ -16,10 +16,11 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use crate::{
+    answers::found_for,
     connect::{Parameter, Session, Text},
     error::{Done, Fault},
     handler::{Scene, bounded},
-    lane::{LOCK, LOCK_ROWS, LOOK, found_for},
+    lane::{LOCK, LOCK_ROWS, LOOK},
     pool::Pool,
     rows::decode_as,
     schema::LOCKS,
@@ -262,6 +263,13 @@ impl Try<'_> {
         };
         let kept = self.keep(operation_id, &reply)?;
         let kept = kept.as_ref().map_err(|marker| *marker);
+        let admission = Admission {
+            // It ends now; its turn and the handler took their time.
+            now: self
+                .shared
+                .time(said.plus(sent.elapsed()), self.admission.now),
+            ..admission
+        };
         let change = admission.execute(standing.map(|s| &s.receipt), refused, kept)?;
         match &mut stored {
             Some(stored) if !replaces => writes.update(stored, &change),

@@ -3,7 +3,7 @@ use std::{
     net::IpAddr,
     str::FromStr as _,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -15,6 +15,7 @@ use tokio::{sync::mpsc, task::AbortHandle};
 use tokio_postgres::{
     AsyncMessage, Client, Config, Row, Socket, Statement,
     config::{Host, SslMode},
+    error::SqlState,
     tls::{MakeTlsConnect, NoTls},
     types::{ToSql, Type},
 };
@@ -42,6 +43,13 @@ pub(crate) enum Ready {
 
 pub(crate) type Parameter<'a> = &'a (dyn ToSql + Sync);
 
+static KNOWN: Text = Text {
+    sql: "SELECT (SELECT value FROM counterfoil_meta WHERE name = 'locator_secret'),
+            current_setting('plan_cache_mode') = 'force_generic_plan'
+              AND current_setting('synchronous_commit') = 'on'",
+    types: &[],
+};
+
 /// Most statements of the application that one connection keeps prepared.
 const PREPARED_MAX: usize = 256;
 /// How much longer than the database's own time-out an answer may take. A host that is frozen, or a
@@ -56,6 +64,8 @@ const BEGIN_READING: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 /// Opens connections, each with its settings checked.
 #[derive(Clone)]
 pub(crate) struct Connector {
+    /// What the database was known by when the store was opened.
+    secret: Arc<OnceLock<[u8; 32]>>,
     hosts: Hosts,
     tls: Option<MakeRustlsConnect>,
     pub(crate) pooler: bool,
@@ -125,6 +135,7 @@ impl Connector {
             Some(MakeRustlsConnect::new(tls_config(options)?))
         };
         Ok(Self {
+            secret: Arc::default(),
             hosts: Hosts::new(&config, options.patience)?,
             tls,
             pooler: options.pooler,
@@ -165,12 +176,15 @@ impl Connector {
             open: AtomicBool::new(false),
             broken: AtomicBool::new(false),
         };
+        if let Some(secret) = self.secret.get() {
+            check(&session, secret).await?;
+        }
         Ok((session, notes))
     }
 
-    /// The time-out that a session of its own has.
-    pub(crate) const fn timeout(&self) -> Duration {
-        self.timeout
+    /// From now on only connections to this database are made.
+    pub(crate) fn remember(&self, secret: [u8; 32]) {
+        let _ = self.secret.set(secret);
     }
 }
 
@@ -192,6 +206,25 @@ fn unconnected(error: tokio_postgres::Error) -> Fault {
         | Fault::Stale
         | Fault::Said(_)) => fault,
     }
+}
+
+/// Refuses a connection that leads elsewhere: to another database under the same name (dropped and
+/// made anew), where every key would run again, or through a pooler that drops what it is told.
+async fn check(session: &Session, secret: &[u8; 32]) -> Done<()> {
+    let refuse = |why: &str| Err(Fault::Lost(why.to_owned()));
+    let rows = session.ask(&KNOWN, &[]).await?;
+    let Some(row) = rows.first() else {
+        return refuse("it does not say what it is");
+    };
+    if row.try_get::<_, Option<&[u8]>>(0)? != Some(secret.as_slice()) {
+        return refuse(
+            "it is another database than before; start this node again if that is right",
+        );
+    }
+    if !session.pooler && !row.try_get::<_, bool>(1)? {
+        return refuse("a pooler in front of it drops the settings of our sessions");
+    }
+    Ok(())
 }
 
 fn is_this_machine(config: &Config) -> bool {
@@ -288,7 +321,14 @@ impl Session {
     ) -> Done<T> {
         let fault = match tokio::time::timeout(limit, asking).await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => Fault::from(error),
+            Ok(Err(error)) => {
+                // A session that was begun while the database took no writes, or that leads to a
+                // standby, stays so.
+                if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+                    self.broken.store(true, Ordering::Release);
+                }
+                Fault::from(error)
+            }
             Err(_) => {
                 self.broken.store(true, Ordering::Release);
                 Fault::Lost("it did not answer in time".to_owned())

@@ -7,26 +7,26 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use counterfoil_core::{Decision, Kept, OperationId, Receipt, State, Timestamp};
-use counterfoil_store::{
-    Admission, Change, Completion, Error, Fence, Found, StoredReply, recorded, renewed,
-};
-use futures_util::future::join4;
+use counterfoil_core::{Decision, OperationId, Receipt, Timestamp};
+use counterfoil_store::{Admission, Change, Completion, Error, Fence, Found, recorded, renewed};
+use futures_util::{FutureExt as _, future::join4};
 use tokio_postgres::{Row, types::Type};
 use uuid::Uuid;
 
 use crate::{
+    answers::found_for,
     connect::{Session, Text},
     error::{Done, Fault, busy},
     locator::Locator,
     queue::{Batch, Entered, Entry, Learn, Learned, Lesson, Reserved},
     rows::{
-        self, Stored, decode, decode_as, locator_of, named_columns, named_tables, receipt_columns,
-        reply_columns, uuid_of,
+        Stored, decode, decode_as, locator_of, named_columns, named_tables, receipt_columns,
+        uuid_of,
     },
     scopes::Scope,
     shared::Shared,
@@ -85,26 +85,21 @@ static EXISTING: Text = Text {
     sql: "SELECT operation_id FROM counterfoil_receipts WHERE operation_id = ANY($1)",
     types: &[Type::UUID_ARRAY],
 };
-static RESULT: Text = Text {
-    sql: concat!(
-        "SELECT ",
-        reply_columns!(),
-        " FROM counterfoil_results AS a WHERE a.receipt = $1"
-    ),
-    types: &[Type::INT8],
-};
-pub(crate) static QUESTION: Text = Text {
-    sql: concat!(
-        "SELECT ",
-        reply_columns!(),
-        " FROM counterfoil_questions AS a WHERE a.receipt = $1 AND a.round = $2"
-    ),
-    types: &[Type::INT8, Type::INT4],
-};
-
-/// One lane; runs until the store is closed and nothing waits.
-pub(crate) async fn run(shared: Arc<Shared>, first: Session) {
+/// One lane; runs until the store is closed and nothing waits. A fault in it (a table that somebody
+/// changed) costs the batch it happened in: its callers are told that nobody knows.
+pub(crate) async fn keep_running(shared: Arc<Shared>, first: Session) {
     let mut session = Some(first);
+    loop {
+        let running = run(Arc::clone(&shared), session.take());
+        if AssertUnwindSafe(running).catch_unwind().await.is_ok() {
+            return;
+        }
+        tracing::error!("a lane of the receipt store failed; it begins anew");
+        tokio::time::sleep(CONNECT_PAUSE).await;
+    }
+}
+
+async fn run(shared: Arc<Shared>, mut session: Option<Session>) {
     let mut pause = CONNECT_PAUSE;
     let mut doubts = 0;
     let mut answered = 0;
@@ -680,33 +675,5 @@ fn reserved(receipt: &Receipt) -> Reserved {
         round: receipt.status.round,
         lease_until: receipt.lease_until,
         hard_deadline: receipt.hard_deadline,
-    }
-}
-
-/// A receipt with the answer that belongs to a decision.
-pub(crate) async fn found_for(
-    session: &Session,
-    stored: &Stored,
-    decision: Decision,
-) -> Done<Found> {
-    let receipt = stored.receipt.clone();
-    let asks = receipt.status.state == State::InputRequired;
-    let round = decision.round();
-    let reply = match round.or(asks.then_some(receipt.status.round)) {
-        Some(round) => reply(
-            session
-                .ask(&QUESTION, &[&stored.id, &i32::from(round)])
-                .await?,
-        )?,
-        None if receipt.kept == Kept::Stored => reply(session.ask(&RESULT, &[&stored.id]).await?)?,
-        None => None,
-    };
-    Ok(Found { receipt, reply })
-}
-
-fn reply(rows: Vec<Row>) -> Result<Option<StoredReply>, Error> {
-    match rows.first() {
-        Some(row) => rows::decode_reply(row, 0),
-        None => Ok(None),
     }
 }

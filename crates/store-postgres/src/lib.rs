@@ -5,6 +5,7 @@
 //! look-ups share statements in the same way; atomic handlers and application work have
 //! transactions of their own. Time is the database's.
 
+mod answers;
 mod atomic;
 mod clock;
 mod connect;

@@ -15,9 +15,9 @@ static SETTINGS: Text = Text {
     sql: "SELECT current_setting('server_version_num')::int, current_setting('server_version'),
             current_setting('server_encoding'),
             pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
-            current_setting('synchronous_commit'), current_setting('fsync'),
-            (SELECT setting::bigint FROM pg_settings
-             WHERE name = 'idle_in_transaction_session_timeout')",
+            current_setting('plan_cache_mode') = 'force_generic_plan'
+              AND current_setting('synchronous_commit') = 'on',
+            current_setting('fsync')",
     types: &[],
 };
 
@@ -54,8 +54,8 @@ pub(crate) async fn prepare(session: &Session, connector: &Connector) -> Result<
     if row.get(3) {
         return Err(OpenError::ReadOnly);
     }
-    let timeout = i64::try_from(connector.timeout().as_millis()).unwrap_or(i64::MAX);
-    if !connector.pooler && row.get::<_, i64>(6) != timeout {
+    // One of these is nobody's default.
+    if !connector.pooler && !row.get::<_, bool>(4) {
         return Err(OpenError::Pooler);
     }
     if row.get::<_, &str>(5) == "off" {

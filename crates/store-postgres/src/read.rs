@@ -1,21 +1,23 @@
 //! Reading, past the lanes.
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use counterfoil_core::{EventRecord, Identity, OperationId, State};
 use counterfoil_store::{Cursor, Error, Found, Page, Query, ReadWork, StoredReply, Watched};
+use futures_util::FutureExt as _;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_postgres::{Row, types::Type};
 use uuid::Uuid;
 
 use crate::{
+    answers::QUESTION,
     connect::{Session, Text},
     error::{Done, Fault, busy},
     handler::{Scene, bounded},
-    lane::QUESTION,
     queue::{closed, say_busy},
     rows::{
         NAMED_COLUMNS, RECEIPT_COLUMNS, decode, decode_as, decode_event, decode_reply, first_event,
@@ -32,6 +34,8 @@ const EVENTS_MAX: i64 = 1000;
 const LOOKED_AT_MAX: i64 = 5000;
 /// Most receipts one statement looks up.
 const LOOKUPS_MAX: usize = 128;
+/// Before a reader that failed begins anew.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Look-ups that wait for a reader.
 const WAITING_MAX: usize = 4096;
 /// How long a look-up may take beyond the store's patience.
@@ -165,10 +169,22 @@ impl Lookups {
     }
 }
 
+/// [`run`], and again after a fault in it.
+pub(crate) async fn keep_running(shared: Arc<Shared>, waiting: Waiting, first: Session) {
+    let mut session = Some(first);
+    loop {
+        let running = run(Arc::clone(&shared), Arc::clone(&waiting), session.take());
+        if AssertUnwindSafe(running).catch_unwind().await.is_ok() {
+            return;
+        }
+        tracing::error!("a reader of the receipt store failed; it begins anew");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
 /// One reader: takes what waits, and looks it up in one statement. A connection that broke is
 /// replaced, and the look-ups are done again.
-pub(crate) async fn run(shared: Arc<Shared>, waiting: Waiting, first: Session) {
-    let mut session = Some(first);
+async fn run(shared: Arc<Shared>, waiting: Waiting, mut session: Option<Session>) {
     let mut batch = Vec::with_capacity(LOOKUPS_MAX);
     loop {
         batch.clear();

@@ -8,7 +8,7 @@ use counterfoil_core::{
     Receipt, Reply, Retention, State, Status, Target, Timestamp, Token, WorkspaceId,
 };
 use counterfoil_store::{Error, StoredReply};
-use tokio_postgres::Row;
+use tokio_postgres::{Row, types::FromSql};
 use uuid::Uuid;
 
 use crate::{error::corrupt, schema::EVENT_BITS};
@@ -61,9 +61,9 @@ pub(crate) const NAMED_COLUMNS: usize = 29;
 
 /// A row whose identity is known. The locator found it; the whole identity decides (I4).
 pub(crate) fn decode_as(row: &Row, scope: i64, identity: &Identity) -> Result<Stored, Error> {
-    let parameters: Option<&str> = row.get(23);
-    let same = row.get::<_, i64>(1) == scope
-        && row.get::<_, &str>(24) == identity.key.as_str()
+    let parameters: Option<&str> = column(row, 23)?;
+    let same = column::<i64>(row, 1)? == scope
+        && column::<&str>(row, 24)? == identity.key.as_str()
         && parameters == parameters_of(identity).as_deref();
     if !same {
         return Err(corrupt("identity"));
@@ -80,63 +80,71 @@ pub(crate) fn locator_of(row: &Row) -> Uuid {
     row.get(22)
 }
 
+/// A column as what it must be; whoever changed the table's types is told so.
+fn column<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, Error> {
+    row.try_get(index).map_err(|_| corrupt("column"))
+}
+
 fn decode_with(row: &Row, identity: Identity) -> Result<Stored, Error> {
     let status = Status {
-        state: state_of(row.get(7))?,
-        attempts: Attempts::from_bytes(row.get(12)).ok_or_else(|| corrupt("attempt"))?,
-        committed: row.get(10),
-        round: u16::try_from(row.get::<_, i32>(13)).map_err(|_| corrupt("round"))?,
+        state: state_of(column(row, 7)?)?,
+        attempts: Attempts::from_bytes(column(row, 12)?).ok_or_else(|| corrupt("attempt"))?,
+        committed: column(row, 10)?,
+        round: u16::try_from(column::<i32>(row, 13)?).map_err(|_| corrupt("round"))?,
     };
-    let (rounds, rest) = row.get::<_, &[u8]>(14).as_chunks::<32>();
+    let (rounds, rest) = column::<&[u8]>(row, 14)?.as_chunks::<32>();
     if !rest.is_empty() {
         return Err(corrupt("round"));
     }
     let receipt = Receipt {
-        operation_id: OperationId::from_bytes(row.get::<_, Uuid>(4).into_bytes()),
+        operation_id: OperationId::from_bytes(column::<Uuid>(row, 4)?.into_bytes()),
         identity,
-        fingerprint: Fingerprint::from_bytes(row.get(6)).ok_or_else(|| corrupt("fingerprint"))?,
-        version: u32::try_from(row.get::<_, i64>(11)).map_err(|_| corrupt("version"))?,
-        mode: byte(row.get(8))
+        fingerprint: Fingerprint::from_bytes(column(row, 6)?)
+            .ok_or_else(|| corrupt("fingerprint"))?,
+        version: u32::try_from(column::<i64>(row, 11)?).map_err(|_| corrupt("version"))?,
+        mode: byte(column(row, 8)?)
             .and_then(Mode::from_byte)
             .ok_or_else(|| corrupt("mode"))?,
         status,
-        token: Token::new(row.get::<_, Uuid>(5).into_bytes()),
-        created_at: Timestamp::from_millis(row.get(15)),
-        lease_until: Timestamp::from_millis(row.get(16)),
-        hard_deadline: Timestamp::from_millis(row.get(17)),
-        finished_at: row.get::<_, Option<i64>>(18).map(Timestamp::from_millis),
+        token: Token::new(column::<Uuid>(row, 5)?.into_bytes()),
+        created_at: Timestamp::from_millis(column(row, 15)?),
+        lease_until: Timestamp::from_millis(column(row, 16)?),
+        hard_deadline: Timestamp::from_millis(column(row, 17)?),
+        finished_at: column::<Option<i64>>(row, 18)?.map(Timestamp::from_millis),
         retention: Retention {
-            replay_for: duration(row.get(19)),
-            tombstone_for: duration(row.get(20)),
+            replay_for: duration(column(row, 19)?),
+            tombstone_for: duration(column(row, 20)?),
         },
-        kept: byte(row.get(9))
+        kept: byte(column(row, 9)?)
             .and_then(Kept::from_byte)
             .ok_or_else(|| corrupt("result marker"))?,
         rounds: rounds.to_vec(),
-        provider_window: duration(row.get(21)),
+        provider_window: duration(column(row, 21)?),
     };
     Ok(Stored {
-        id: row.get(0),
-        workspace: row.get(2),
-        event_count: row.get(3),
+        id: column(row, 0)?,
+        workspace: column(row, 2)?,
+        event_count: column(row, 3)?,
         receipt,
     })
 }
 
 fn identity(row: &Row) -> Result<Identity, Error> {
-    let parameters = match row.get::<_, Option<&str>>(23) {
+    let parameters = match column::<Option<&str>>(row, 23)? {
         Some(json) => serde_json::from_str(json).map_err(|_| corrupt("path parameter"))?,
         None => Vec::new(),
     };
     Ok(Identity {
-        workspace: WorkspaceId::new(row.get::<_, String>(25)).map_err(|_| corrupt("workspace"))?,
-        principal: PrincipalId::new(row.get::<_, String>(26)).map_err(|_| corrupt("principal"))?,
+        workspace: WorkspaceId::new(column::<String>(row, 25)?)
+            .map_err(|_| corrupt("workspace"))?,
+        principal: PrincipalId::new(column::<String>(row, 26)?)
+            .map_err(|_| corrupt("principal"))?,
         target: Target {
-            operation: row.get(27),
+            operation: column(row, 27)?,
             parameters,
-            upstream: row.get(28),
+            upstream: column(row, 28)?,
         },
-        key: Key::new(row.get::<_, String>(24)).map_err(|_| corrupt("key"))?,
+        key: Key::new(column::<String>(row, 24)?).map_err(|_| corrupt("key"))?,
     })
 }
 
@@ -171,20 +179,20 @@ pub(crate) fn uuid_of(operation_id: OperationId) -> Uuid {
 
 /// An answer whose columns begin at `at`; `None` if there is none.
 pub(crate) fn decode_reply(row: &Row, at: usize) -> Result<Option<StoredReply>, Error> {
-    let Some(status) = row.get::<_, Option<i32>>(at) else {
+    let Some(status) = column::<Option<i32>>(row, at)? else {
         return Ok(None);
     };
-    let headers = match row.get::<_, Option<&str>>(at + 3) {
+    let headers = match column::<Option<&str>>(row, at + 3)? {
         Some(json) => serde_json::from_str(json).map_err(|_| corrupt("header"))?,
         None => Vec::new(),
     };
-    let sealed = row.get::<_, Option<i64>>(at + 1).map(u32::try_from);
+    let sealed = column::<Option<i64>>(row, at + 1)?.map(u32::try_from);
     Ok(Some(StoredReply {
         reply: Reply {
             status: u16::try_from(status).map_err(|_| corrupt("status"))?,
-            content_type: row.get(at + 2),
+            content_type: column(row, at + 2)?,
             headers,
-            body: Bytes::copy_from_slice(row.get(at + 4)),
+            body: Bytes::copy_from_slice(column(row, at + 4)?),
         },
         sealed: sealed.transpose().map_err(|_| corrupt("sealing key"))?,
     }))
@@ -197,12 +205,12 @@ pub(crate) fn headers_text(reply: &Reply) -> Option<String> {
 
 pub(crate) fn decode_event(row: &Row) -> Result<EventRecord, Error> {
     Ok(EventRecord {
-        at: Timestamp::from_millis(row.get(0)),
-        attempt: u32::try_from(row.get::<_, i64>(1)).map_err(|_| corrupt("attempt"))?,
-        from: row.get::<_, Option<i16>>(2).map(state_of).transpose()?,
-        to: state_of(row.get(3))?,
-        reason: row.get(4),
-        evidence: row.get(5),
+        at: Timestamp::from_millis(column(row, 0)?),
+        attempt: u32::try_from(column::<i64>(row, 1)?).map_err(|_| corrupt("attempt"))?,
+        from: column::<Option<i16>>(row, 2)?.map(state_of).transpose()?,
+        to: state_of(column(row, 3)?)?,
+        reason: column(row, 4)?,
+        evidence: column(row, 5)?,
     })
 }
 

@@ -29,6 +29,8 @@ const REFUSED: [&str; 20] = [
     "START",
     "UNLISTEN",
 ];
+/// What outlives a transaction on its connection, or meddles with the store's locks.
+const LASTING: [&str; 3] = ["set_config", "pg_advisory_", "pg_try_advisory_"];
 /// The store's own tables. The database cannot keep them from a handler that runs as the same
 /// role; this keeps mistakes from them.
 const OWN_TABLES: [&str; 11] = [
@@ -58,6 +60,21 @@ pub(crate) fn check(sql: &str) -> Result<(), Error> {
         )));
     }
     let lower = sql.to_ascii_lowercase();
+    if let Some(name) = LASTING.into_iter().find(|name| lower.contains(name)) {
+        return Err(Error::Handler(format!(
+            "a handler may not use {name}: what it leaves on its connection, others would find"
+        )));
+    }
+    let temporary = ["temp", "temporary"].into_iter().any(|kind| {
+        let words: Vec<&str> = lower.split_whitespace().take(4).collect();
+        word == "CREATE" && words.contains(&kind)
+    });
+    if temporary {
+        return Err(Error::Handler(
+            "a handler may not create temporary tables: they would outlive it on its connection"
+                .to_owned(),
+        ));
+    }
     if lower.contains("counterfoil_") && OWN_TABLES.iter().any(|table| lower.contains(table)) {
         return Err(Error::Handler(
             "the store's own tables are out of a handler's reach".to_owned(),
@@ -73,7 +90,7 @@ fn beginning(sql: &str) -> &str {
         rest = if let Some(line) = rest.strip_prefix("--") {
             line.split_once('\n').map_or("", |(_, after)| after)
         } else if let Some(block) = rest.strip_prefix("/*") {
-            block.split_once("*/").map_or("", |(_, after)| after)
+            after_comment(block)
         } else if let Some(inner) = rest.strip_prefix(['(', ';']) {
             inner
         } else {
@@ -81,6 +98,26 @@ fn beginning(sql: &str) -> &str {
         }
         .trim_start();
     }
+}
+
+/// What follows a block comment, which may hold others.
+fn after_comment(mut rest: &str) -> &str {
+    let mut depth = 1;
+    while depth > 0 {
+        let next = match (rest.find("*/"), rest.find("/*")) {
+            (Some(end), Some(inner)) if inner < end => {
+                depth += 1;
+                inner
+            }
+            (Some(end), _) => {
+                depth -= 1;
+                end
+            }
+            (None, _) => return "",
+        };
+        rest = &rest[next + 2..];
+    }
+    rest
 }
 
 /// A value as PostgreSQL is told it.
@@ -187,6 +224,10 @@ mod tests {
             "  rollback to handler",
             "-- a word\nCOMMIT",
             "/* a word */ set role other",
+            "/* a /* word */ */ COMMIT",
+            "SELECT set_config('synchronous_commit', 'off', false)",
+            "SELECT pg_advisory_lock(1)",
+            "CREATE TEMP TABLE notes (x int)",
             ";COMMIT",
             "PREPARE TRANSACTION 'x'",
             "DELETE FROM Counterfoil_Receipts",

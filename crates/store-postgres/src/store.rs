@@ -122,6 +122,7 @@ impl PostgresStore {
         prepare(&first, &connector).await?;
         schema::bring_up(&first, may_change).await?;
         let secret = schema::secret(&first).await.map_err(refused)?;
+        connector.remember(secret);
         let (watchers, announcements) = Watchers::new();
         let shared = Arc::new(Shared {
             scopes: Scopes::new(options.scopes_max),
@@ -148,11 +149,11 @@ impl PostgresStore {
         drop(first);
         for _ in 0..shared.options.lanes.max(1) {
             let (session, _) = connector.connect().await.map_err(refused)?;
-            lanes.spawn(lane::run(Arc::clone(&shared), session));
+            lanes.spawn(lane::keep_running(Arc::clone(&shared), session));
         }
         for _ in 0..shared.options.readers.max(1) {
             let (session, _) = connector.connect().await.map_err(refused)?;
-            helpers.spawn(read::run(
+            helpers.spawn(read::keep_running(
                 Arc::clone(&shared),
                 Arc::clone(&waiting),
                 session,

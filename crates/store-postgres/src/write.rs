@@ -306,7 +306,7 @@ impl Writes {
     /// Changes a receipt, and `stored` with it.
     pub(crate) fn update(&mut self, stored: &mut Stored, change: &Change<'_>) {
         *self.unresolved.entry(stored.workspace).or_default() += change.unresolved();
-        let id = first_event(stored.id) + stored.event_count;
+        let id = first_event(stored.id).saturating_add(stored.event_count);
         // Beyond a million rows the log is full.
         if id <= last_event(stored.id) {
             stored.event_count += 1;

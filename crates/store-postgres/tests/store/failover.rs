@@ -76,3 +76,56 @@ async fn i1_an_atomic_call_after_a_loss_is_found_by_every_node() {
         "{again:?}"
     );
 }
+
+/// The same name, another database: every key would run again on it, beside nodes that remember.
+#[tokio::test(flavor = "multi_thread")]
+async fn i1_a_database_that_was_made_anew_is_not_gone_on_with() {
+    let database = Database::new();
+    let store = node(&database).await;
+    run(&store, guarded("k")).await;
+    database.psql(
+        "UPDATE counterfoil_meta SET value = decode(repeat('00', 32), 'hex')
+         WHERE name = 'locator_secret';
+         SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid();",
+    );
+    for _ in 0..3 {
+        let refused = store.admit(guarded("other")).await;
+        assert!(
+            matches!(
+                refused,
+                Err(Error::Unavailable(_) | Error::CommitUnknown | Error::Busy { .. })
+            ),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(
+        database.psql("SELECT count(*) FROM counterfoil_receipts"),
+        "1"
+    );
+    assert!(store.health().await.is_err());
+}
+
+/// A lane that fails over a table that somebody changed begins anew when it is as it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn i6_lanes_and_readers_outlive_a_table_that_was_changed() {
+    let database = Database::new();
+    let store = node(&database).await;
+    let granted = run(&store, guarded("before")).await;
+    finish(&store, granted.fence, "done").await;
+    database.psql("ALTER TABLE counterfoil_receipts ALTER COLUMN state TYPE integer");
+    for _ in 0..4 {
+        let _ = store.admit(guarded("before")).await;
+        let _ = store.find(&identity("before")).await;
+    }
+    database.psql("ALTER TABLE counterfoil_receipts ALTER COLUMN state TYPE smallint");
+    let started = std::time::Instant::now();
+    loop {
+        let well = matches!(store.admit(guarded("after")).await, Ok(Admitted::Run(_)))
+            && matches!(store.find(&identity("before")).await, Ok(Some(_)));
+        if well {
+            break;
+        }
+        assert!(started.elapsed().as_secs() < 30, "it does not recover");
+    }
+}
