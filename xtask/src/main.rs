@@ -23,7 +23,7 @@ usage: cargo xtask test [--fast]
        cargo xtask bench [--quick]
 
   test          installs what is missing, then runs every check and every test; on two cores
-                some 12 minutes and 8 GB of disk the first time, 9 minutes after that
+                some 16 minutes once things are compiled, a few more and some GB of disk the first time
   test --fast   formatting, lints, unit and integration tests; no real clients, no kill rounds
   bench         builds in release mode, then measures for some 8 minutes against a bare echo, a transaction per request and a bare MCP server
   bench --quick the same with short rounds and small databases";

@@ -114,12 +114,14 @@ impl Connector {
         if !options.pooler {
             // A pooler that was not announced refuses these, or drops them, which is then seen.
             // Statements are planned once a connection, perhaps while the tables are small: a plan
-            // must never come to mean reading a table through.
+            // must never come to mean reading a table through. A bitmap costs more than the few
+            // rows it is made for.
             let given = config.get_options().unwrap_or_default();
             config.options(format!(
                 "{given} -c statement_timeout={millis} -c lock_timeout={millis} \
                  -c idle_in_transaction_session_timeout={millis} -c synchronous_commit=on \
-                 -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"
+                 -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
+                 -c enable_bitmapscan=off -c jit=off"
             ));
         }
         let undecided =
