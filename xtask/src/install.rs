@@ -38,6 +38,7 @@ pub(crate) fn system(run: &Run) -> Result<(), String> {
         (&["npm", "--version"], "npm"),
         (&["sh", "-c", PGBOUNCER], "pgbouncer"),
         (&["sh", "-c", FAKETIME], "libfaketime"),
+        (&["openssl", "version"], "openssl"),
     ] {
         if !works(run, probe) {
             missing.push(package);
@@ -47,7 +48,9 @@ pub(crate) fn system(run: &Run) -> Result<(), String> {
         missing.push("postgresql");
     }
     if missing.is_empty() {
-        println!("curl, python3, node, npm, PostgreSQL, PgBouncer and libfaketime are here");
+        println!(
+            "curl, openssl, python3, node, npm, PostgreSQL, PgBouncer and libfaketime are here"
+        );
         return Ok(());
     }
     let debian = works(run, &["apt-get", "--version"]);
