@@ -249,13 +249,14 @@ fn a_copy_outlives_a_connection_that_breaks() {
         .spawn()
         .unwrap();
     wait_until_stopped(&mut child, &database);
+    // Before anything goes on: another connection of the copy may be open.
     proxy.refuse(true);
+    proxy.cut_now();
     database.psql("UPDATE stop SET beyond = 1000000");
     database.psql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
          WHERE datname = current_database() AND wait_event = 'PgSleep'",
     );
-    proxy.cut_now();
     assert_eq!(receipts(&database), 100);
     proxy.refuse(false);
     let output = child.wait_with_output().unwrap();
