@@ -253,7 +253,6 @@ impl Copying<'_> {
             self.set_place(Place::BEGINNING).await?;
             return Ok(Place::BEGINNING);
         };
-        self.set_unfinished(true).await?;
         let place = Place::from_bytes(&noted).unwrap_or(Place::BEGINNING);
         let is_there = place.after > 0 && {
             let part = self.from.export(place.after - 1, 1).await?;

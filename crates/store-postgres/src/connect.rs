@@ -34,6 +34,13 @@ pub(crate) struct Text {
     pub(crate) types: &'static [Type],
 }
 
+impl Text {
+    fn typed<'a>(&self, parameters: &[Parameter<'a>]) -> Vec<(Parameter<'a>, Type)> {
+        let types = self.types.iter().cloned();
+        parameters.iter().copied().zip(types).collect()
+    }
+}
+
 /// A statement that can be sent at once, without a round trip before it.
 #[derive(Clone, Debug)]
 pub(crate) enum Ready {
@@ -399,11 +406,7 @@ impl Session {
                 self.within(self.limit, asking).await
             }
             Ready::Inline(text) => {
-                let typed: Vec<_> = parameters
-                    .iter()
-                    .copied()
-                    .zip(text.types.iter().cloned())
-                    .collect();
+                let typed = text.typed(parameters);
                 let asking = self.client.query_typed(text.sql, &typed);
                 self.within(self.limit, asking).await
             }
@@ -418,11 +421,7 @@ impl Session {
                 self.within(self.limit, asking).await
             }
             Ready::Inline(text) => {
-                let typed: Vec<_> = parameters
-                    .iter()
-                    .copied()
-                    .zip(text.types.iter().cloned())
-                    .collect();
+                let typed = text.typed(parameters);
                 let asking = self.client.execute_typed(text.sql, &typed);
                 self.within(self.limit, asking).await
             }

@@ -207,6 +207,10 @@ fn i2_everything_moves_to_postgres_through_three_kills_and_back() {
     let second = server.note(&key, "second", "made on PostgreSQL");
     assert_eq!(second.status, 201);
     assert!(server.terminate());
+    // A copy that is run once more by mistake cannot be verified, and shuts nobody out.
+    let late = copy(&place, &from, database.url(), &["--json"]);
+    assert!(!late.status.success(), "{}", said(&late));
+    assert!(Server::start(&place, &["--store", database.url()]).terminate());
 
     let back = place.path("back.db");
     let to = format!("sqlite:{}", back.display());
