@@ -10,6 +10,7 @@ use rusqlite::{Connection, Error as Sqlite};
 use crate::{
     OpenError, Options,
     connection::{Guarded, Place, patiently},
+    error::is_busy,
     fault::Seam,
     schema,
 };
@@ -113,7 +114,7 @@ fn open_for_writing(place: Place, options: &Options) -> Result<Opened, OpenError
     if connection.is_readonly("main").map_err(sqlite)? {
         return Err(OpenError::ReadOnly(path));
     }
-    let owner = patiently(patience, || check_owner(connection)).map_err(sqlite)?;
+    let owner = patiently(patience, || look_at_owner(connection)).map_err(sqlite)?;
     owner.check(&path, options.adopt)?;
     // What is left of a file whose log was deleted.
     if options.must_exist && owner.application_id != schema::APPLICATION_ID {
@@ -205,14 +206,14 @@ fn open_for_reading(path: &Path, options: &Options, seam: Seam) -> Result<Opened
     };
     let look = |place: &Place| {
         let reader = place.reader(options)?;
-        let owner = check_owner(&reader.sqlite)?;
+        let owner = look_at_owner(&reader.sqlite)?;
         Ok::<_, Sqlite>((reader, owner))
     };
-    let (reader, owner) = match look(&place) {
+    let (reader, owner) = match patiently(options.lock_patience, || look(&place)) {
         Ok(found) => found,
         // Without a log nothing is missing from the file itself, and where its shared memory
-        // cannot be created nobody can be writing.
-        Err(_) if !log_of(path).exists() => {
+        // cannot be created nobody can be writing. Whoever holds a lock can.
+        Err(error) if !is_busy(&error) && !log_of(path).exists() => {
             place.immutable = true;
             look(&place).map_err(sqlite)?
         }
@@ -250,6 +251,16 @@ struct Owner {
     empty: bool,
 }
 
+/// As [`check_owner`], of one moment: half of what another process commits meanwhile looks like a
+/// database of somebody else.
+fn look_at_owner(connection: &Connection) -> Result<Owner, Sqlite> {
+    let moment = connection.unchecked_transaction()?;
+    let owner = check_owner(&moment)?;
+    moment.commit()?;
+    Ok(owner)
+}
+
+/// In a transaction of the caller's.
 fn check_owner(connection: &Connection) -> Result<Owner, Sqlite> {
     Ok(Owner {
         application_id: schema::application_id(connection)?,
@@ -323,12 +334,121 @@ fn kind_of(magic: u32) -> Option<&'static str> {
         .find_map(|(number, name)| (number == magic).then_some(name))
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
-    use super::kind_of;
+    use std::{
+        path::PathBuf,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        },
+    };
+
+    use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+
+    use super::{
+        Connection, Duration, OpenError, Options, Place, Seam, look_at_owner, open, set_up_log,
+    };
+    use crate::schema;
+
+    /// A database that is set up and holds nothing, and a connection to it.
+    fn empty() -> (tempfile::TempDir, PathBuf, Connection) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        super::create(&path, folder.path()).unwrap();
+        let place = Place {
+            path: path.clone(),
+            immutable: false,
+            seam: Seam::default(),
+        };
+        let options = Options::default();
+        let connection = place.writer(&options).unwrap().sqlite;
+        set_up_log(&place, &connection, options.lock_patience).unwrap();
+        (folder, path, connection)
+    }
+
+    /// Has another connection make the tables once `connection` comes to what is `awaited`; whether
+    /// that happened.
+    fn make_at(
+        connection: &mut Connection,
+        path: PathBuf,
+        awaited: fn(&AuthAction<'_>) -> bool,
+    ) -> Arc<AtomicBool> {
+        let made = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&made);
+        connection
+            .authorizer(Some(move |context: AuthContext<'_>| {
+                if awaited(&context.action) && !seen.swap(true, Ordering::SeqCst) {
+                    open(&path, &Options::default(), Seam::default()).unwrap();
+                }
+                Authorization::Allow
+            }))
+            .unwrap();
+        made
+    }
 
     #[test]
+    fn a_database_that_another_process_makes_meanwhile_is_not_somebody_elses() {
+        let moments: [fn(&AuthAction<'_>) -> bool; 2] = [
+            |action| {
+                matches!(
+                    action,
+                    AuthAction::Pragma {
+                        pragma_name: "user_version",
+                        ..
+                    }
+                )
+            },
+            |action| matches!(action, AuthAction::Select),
+        ];
+        for moment in moments {
+            let (_folder, path, mut connection) = empty();
+            let made = make_at(&mut connection, path.clone(), moment);
+            let before = look_at_owner(&connection).unwrap();
+            assert!(made.load(Ordering::SeqCst), "in the middle of the look");
+            before.check(&path, false).unwrap();
+            assert_eq!(
+                (before.application_id, before.version, before.empty),
+                (0, 0, true)
+            );
+            let after = look_at_owner(&connection).unwrap();
+            after.check(&path, false).unwrap();
+            assert_eq!(
+                (after.application_id, after.version, after.empty),
+                (schema::APPLICATION_ID, schema::VERSION, false)
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_that_somebody_writes_to_is_not_read_without_locks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        let writer = Connection::open(&path).unwrap();
+        writer.execute_batch("BEGIN EXCLUSIVE").unwrap();
+        let options = Options {
+            read_only: true,
+            lock_patience: Duration::ZERO,
+            ..Options::default()
+        };
+        let locked = open(&path, &options, Seam::default());
+        assert!(
+            matches!(locked, Err(OpenError::Locked { .. })),
+            "{locked:?}"
+        );
+        writer.execute_batch("ROLLBACK").unwrap();
+        let empty = open(&path, &options, Seam::default());
+        assert!(
+            matches!(empty, Err(OpenError::OlderSchema { found: 0, .. })),
+            "{empty:?}"
+        );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
     fn network_file_systems_are_known_by_their_numbers() {
+        use super::kind_of;
+
         assert_eq!(kind_of(0x6969), Some("NFS"));
         assert_eq!(kind_of(0xfe53_4d42), Some("SMB 2"));
         assert_eq!(kind_of(0x0000_ef53), None, "ext4 is local");

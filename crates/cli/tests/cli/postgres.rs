@@ -1,7 +1,7 @@
 //! `--store postgres://…`: many nodes, one database.
 
 use std::{
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
     time::Duration,
 };
 
@@ -253,13 +253,18 @@ fn ten_migrations_at_once_end_well_and_say_what_they_found() {
     for (place, store) in both(&database) {
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..10)
-                .map(|_| scope.spawn(|| run(&place, store, &["migrate"]).ok()))
+                .map(|_| scope.spawn(|| run(&place, store, &["migrate"]).0))
                 .collect();
-            let said: Vec<String> = threads
+            let ended: Vec<Output> = threads
                 .into_iter()
                 .map(|thread| thread.join().unwrap())
                 .collect();
-            assert!(said.iter().any(|text| text.contains("made")), "{said:?}");
+            let well = ended.iter().all(|output| output.status.success());
+            assert!(well, "{store:?}: {ended:#?}");
+            let made = ended
+                .iter()
+                .any(|output| String::from_utf8_lossy(&output.stdout).contains("made"));
+            assert!(made, "{store:?}: {ended:#?}");
         });
         let again = run(&place, store, &["migrate", "--json"]).json();
         let steps = again["migrated"].as_array().unwrap();
