@@ -151,7 +151,7 @@ impl Connection {
                 self.notified(&notification);
                 Ok(())
             }
-            Message::Response => Ok(()),
+            Message::Response(_) => Ok(()),
         }
     }
 
@@ -221,7 +221,7 @@ impl Connection {
                     }
                 },
                 Ok(Message::Notification(notification)) => self.notified(&notification),
-                Ok(Message::Response) => {}
+                Ok(Message::Response(_)) => {}
             }
         }
         if answers.is_empty() {

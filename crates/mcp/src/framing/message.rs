@@ -34,7 +34,7 @@ pub enum Message<'a> {
     /// It wants none.
     Notification(Notification<'a>),
     /// The answer to a request of ours.
-    Response,
+    Response(Response<'a>),
 }
 
 /// A request.
@@ -42,6 +42,8 @@ pub enum Message<'a> {
 pub struct Request<'a> {
     /// Its id.
     pub id: Id,
+    /// Where in the text the id stands.
+    pub id_text: &'a str,
     /// Its method.
     pub method: Cow<'a, str>,
     /// Its parameters.
@@ -57,6 +59,17 @@ pub struct Notification<'a> {
     pub method: Cow<'a, str>,
     /// Its parameters.
     pub params: Option<&'a RawValue>,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug)]
+pub struct Response<'a> {
+    /// Whose answer it is; `None` if that could not be read there.
+    pub id: Option<Id>,
+    /// Where in the text the id stands; empty if nowhere.
+    pub id_text: &'a str,
+    /// The result, or the error. If there are both, the result.
+    pub outcome: Result<&'a RawValue, &'a RawValue>,
 }
 
 /// What came in one body or line.
@@ -141,6 +154,7 @@ fn read_one(text: &str, limits: FramingLimits) -> Result<Message<'_>, Unreadable
         }
     })?;
     let find = |name: &str| members.iter().find(|(n, _)| n == name).map(|(_, v)| *v);
+    let id_text = find("id").map_or("", RawValue::get);
     let id = find("id").map(|raw| Id::from_json(raw.get()));
     let known = id.clone().flatten();
     if members.len() > limits.members_max {
@@ -150,10 +164,16 @@ fn read_one(text: &str, limits: FramingLimits) -> Result<Message<'_>, Unreadable
         return Err(Unreadable::invalid(known, "`jsonrpc` must be \"2.0\""));
     }
     let Some(method) = find("method") else {
-        if find("result").is_some() || find("error").is_some() {
-            return Ok(Message::Response);
-        }
-        return Err(Unreadable::invalid(known, "no `method`"));
+        let outcome = match (find("result"), find("error")) {
+            (Some(result), _) => Ok(result),
+            (None, Some(error)) => Err(error),
+            (None, None) => return Err(Unreadable::invalid(known, "no `method`")),
+        };
+        return Ok(Message::Response(Response {
+            id: known,
+            id_text,
+            outcome,
+        }));
     };
     let Ok(method) = serde_json::from_str::<Text<'_>>(method.get()) else {
         return Err(Unreadable::invalid(known, "`method` must be a string"));
@@ -163,6 +183,7 @@ fn read_one(text: &str, limits: FramingLimits) -> Result<Message<'_>, Unreadable
         None => Ok(Message::Notification(Notification { method, params })),
         Some(Some(id)) => Ok(Message::Request(Request {
             id,
+            id_text,
             method,
             params,
             others: members

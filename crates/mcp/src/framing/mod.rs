@@ -9,7 +9,9 @@ mod message;
 pub use error::{RpcError, codes};
 pub use id::Id;
 pub use lines::{Line, Lines};
-pub use message::{FramingLimits, Incoming, Message, Notification, Request, Unreadable, read};
+pub use message::{
+    FramingLimits, Incoming, Message, Notification, Request, Response, Unreadable, read,
+};
 
 use bytes::Bytes;
 

@@ -218,7 +218,7 @@ impl Exchange {
                 self.notified(&notification);
                 StatusCode::ACCEPTED.into_response()
             }
-            Ok(Incoming::Single(Message::Response)) => StatusCode::ACCEPTED.into_response(),
+            Ok(Incoming::Single(Message::Response(_))) => StatusCode::ACCEPTED.into_response(),
             Ok(Incoming::Batch(messages)) => self.batch(messages).await,
         }
     }
@@ -330,7 +330,7 @@ impl Exchange {
                     }
                 },
                 Ok(Message::Notification(notification)) => self.notified(&notification),
-                Ok(Message::Response) => {}
+                Ok(Message::Response(_)) => {}
             }
         }
         if answers.is_empty() {

@@ -147,6 +147,6 @@ fn params_stay_as_they_were_spelled() {
     let response = br#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
     assert!(matches!(
         read(response, FramingLimits::default()),
-        Ok(Incoming::Single(Message::Response))
+        Ok(Incoming::Single(Message::Response(_)))
     ));
 }

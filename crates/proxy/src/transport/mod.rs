@@ -1,0 +1,1 @@
+//! The upstream's side.
