@@ -14,6 +14,7 @@
 //! Architecture invariant: the judgement about calls without a key ([`keyless`]) is a pure function
 //! of what is known of earlier calls; it never sees arguments or results.
 
+mod check;
 mod front;
 mod keyless;
 mod session;

@@ -91,6 +91,9 @@ pub struct ToolPolicy {
     pub keep_result: Option<bool>,
     /// Hard deadline of a call.
     pub timeout: Option<Duration>,
+    /// How long the upstream honours the provider key, from the first send. Default 24 h; without
+    /// a provider key it means nothing.
+    pub provider_window: Option<Duration>,
 }
 
 /// The HTTP front.
@@ -163,6 +166,26 @@ pub enum InvalidSettings {
     /// A header that cannot be sent.
     #[error("the header `{0}` cannot be sent")]
     Header(String),
+    /// A URL with a user or a password in it.
+    #[error("there are credentials in the address of `{0}`; send them as a header instead")]
+    Credentials(String),
+    /// A variable that cannot be set.
+    #[error("the variable `{0}` cannot be set for the command")]
+    Variable(String),
+    /// Text with a NUL in it.
+    #[error("the command has an argument, or a folder, with NUL in it")]
+    Nul,
+    /// A name for the upstream that cannot be shown.
+    #[error("a name has at most 64 characters, and no control characters")]
+    Name,
+    /// A value outside of its bounds.
+    #[error("{name} must be {form}")]
+    Bounds {
+        /// Of what.
+        name: &'static str,
+        /// What it must be.
+        form: &'static str,
+    },
     /// Windows or limits that do not fit together.
     #[error("{0}")]
     Policy(#[from] counterfoil_core::InvalidPolicy),
@@ -221,6 +244,7 @@ impl Settings {
             reconcile: own.reconcile.or(all.reconcile),
             keep_result: own.keep_result.or(all.keep_result),
             timeout: own.timeout.or(all.timeout),
+            provider_window: own.provider_window.or(all.provider_window),
         }
     }
 }
