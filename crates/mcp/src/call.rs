@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use counterfoil_core::{Code, Json, Reply};
 use counterfoil_engine::{Answer, Call, Lookup, Ready, Reason};
-use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -15,13 +14,12 @@ use crate::{
     key::{self, Dialect, Keyed},
     listing::Entry,
     say::{Said, shortened, whole_seconds},
+    schema::Issue,
     tool::{Boxed, Kind},
 };
 
 /// How long after a look at the caller's authority an answer still counts as handed over at once.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// Most problems named for one call.
-const ISSUES_MAX: usize = 8;
 
 fn invalid(what: impl Into<String>) -> RpcError {
     let message = format!("Invalid params: {}", what.into());
@@ -220,38 +218,16 @@ fn request_of(params: &Json, arguments: &Json, context: &Context) -> ToolRequest
 /// Wrong arguments are the model's to correct: a tool execution error that names the fields, never
 /// the values.
 fn check_arguments(entry: &Entry, arguments: &Value) -> Result<(), ToolError> {
-    let mut issues = Vec::new();
-    for error in entry.validator.iter_errors(arguments).take(ISSUES_MAX) {
-        let at = error.instance_path().to_string();
-        // What is missing or too much has no place of its own, so it is named where it would be.
-        let name = if let ValidationErrorKind::Required { property } = error.kind() {
-            property.as_str()
-        } else if let ValidationErrorKind::AdditionalProperties { unexpected } = error.kind() {
-            unexpected.first().map(String::as_str)
-        } else {
-            None
-        };
-        let field = match name {
-            Some(name) => format!("{at}/{name}"),
-            None if at.is_empty() => "/".to_owned(),
-            None => at,
-        };
-        let problem = error.masked().to_string();
-        issues.push(json!({"field": shortened(&field), "problem": shortened(&problem)}));
-    }
+    let errors = entry.validator.iter_errors(arguments).take(Issue::MAX);
+    let issues: Vec<Issue> = errors.map(|error| Issue::of(&error)).collect();
     if issues.is_empty() {
         return Ok(());
     }
-    let told: Vec<String> = issues
+    let details = issues
         .iter()
-        .map(|issue| {
-            let text = |name: &str| issue[name].as_str().unwrap_or_default().to_owned();
-            format!("{}: {}", text("field"), text("problem"))
-        })
+        .map(|issue| json!({"field": issue.field, "problem": issue.problem}))
         .collect();
-    Err(
-        ToolError::invalid(format!("Invalid arguments: {}", told.join("; ")))
-            .next_action("Correct the arguments and call again; no key is used up")
-            .detail("issues", Value::Array(issues)),
-    )
+    Err(ToolError::invalid(Issue::told(&issues))
+        .next_action("Correct the arguments and call again; no key is used up")
+        .detail("issues", Value::Array(details)))
 }

@@ -156,6 +156,20 @@ pub(crate) fn decoded(header: &str) -> Option<String> {
     }
 }
 
+/// A text as the value of an `Mcp-Name` or `Mcp-Param-*` header: as it is, or in base64 between its
+/// markers if it is not plain ASCII, has space at an end, or looks like that itself.
+#[must_use]
+pub fn header_value(text: &str) -> String {
+    let plain = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte))
+        && text.trim_matches(' ').len() == text.len()
+        && !(text.starts_with("=?base64?") && text.ends_with("?="));
+    if plain {
+        return text.to_owned();
+    }
+    let inner = base64::engine::general_purpose::STANDARD.encode(text);
+    format!("=?base64?{inner}?=")
+}
+
 /// `Mcp-Param-*` headers of annotated arguments must be there and match.
 pub(crate) fn check_params(
     annotated: &[(String, Vec<String>)],
@@ -190,4 +204,31 @@ pub(crate) fn check_params(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_value_is_read_as_it_was_meant() {
+        assert_eq!(header_value("us-west 1"), "us-west 1");
+        assert_eq!(header_value("zürich"), "=?base64?esO8cmljaA==?=");
+        for text in [
+            "",
+            " a",
+            "a ",
+            "a\nb",
+            "\t",
+            "é",
+            "=?base64?YQ==?=",
+            "=?base64?",
+            "a",
+        ] {
+            let value = header_value(text);
+            assert!(value.bytes().all(|byte| (0x20..=0x7e).contains(&byte)));
+            assert_eq!(value.trim_matches(' '), value);
+            assert_eq!(decoded(&value).as_deref(), Some(text));
+        }
+    }
 }

@@ -29,7 +29,8 @@ pub(crate) struct Keyed {
 
 /// Whether a name, whatever its prefix, is one under which keys turn up: `idempotency_key`,
 /// `idempotencyKey`, `Idempotency-Key`, `assay/idempotency-key` and the like.
-pub(crate) fn names_a_key(name: &str) -> bool {
+#[must_use]
+pub fn names_a_key(name: &str) -> bool {
     let last = name.rsplit_once('/').map_or(name, |(_, last)| last);
     let letters = last.bytes().filter(|byte| !matches!(byte, b'-' | b'_'));
     letters

@@ -26,13 +26,18 @@ mod meta;
 mod output;
 mod progress;
 mod say;
+mod schema;
 mod stdio;
 mod tool;
 
 pub use auth::{AuthError, Authenticate};
 pub use endpoint::{Builder, Endpoint, InvalidEndpoint, Limits};
+pub use era::header_value;
 pub use http::{HttpOptions, InvalidHttpOptions};
+pub use key::names_a_key;
+pub use listing::spell;
 pub use meta::{InvalidMetaPrefix, MetaPrefix};
 pub use output::{Output, ToolError};
 pub use progress::Progress;
+pub use schema::{Issue, annotated_headers};
 pub use tool::{Ending, Tool, ToolRequest};

@@ -8,7 +8,7 @@ use counterfoil_engine::Operation;
 use jsonschema::{Draft, Validator};
 use serde_json::{Map, Value, json};
 
-use crate::{InvalidEndpoint, Tool, tool::Kind};
+use crate::{InvalidEndpoint, Tool, schema::annotated_headers, tool::Kind};
 
 /// The members of the envelope around every answer, which a mutating tool's own fields must not
 /// be called.
@@ -63,8 +63,7 @@ impl Entry {
             }
         }
         let listed = listed(&tool, look_up);
-        let mut headers = Vec::new();
-        annotated_headers(&tool.input_schema, &mut Vec::new(), &mut headers);
+        let headers = annotated_headers(&tool.input_schema);
         Ok(Self {
             tool,
             validator,
@@ -80,27 +79,6 @@ fn check_name(name: &str) -> Result<(), InvalidEndpoint> {
         Ok(())
     } else {
         Err(InvalidEndpoint::ToolName(name.to_owned()))
-    }
-}
-
-fn annotated_headers(
-    schema: &Value,
-    path: &mut Vec<String>,
-    found: &mut Vec<(String, Vec<String>)>,
-) {
-    let Some(Value::Object(properties)) = schema.get("properties") else {
-        return;
-    };
-    for (name, property) in properties {
-        path.push(name.clone());
-        if let Some(Value::String(header)) = property.get("x-mcp-header") {
-            found.push((
-                format!("mcp-param-{}", header.to_ascii_lowercase()),
-                path.clone(),
-            ));
-        }
-        annotated_headers(property, path, found);
-        path.pop();
     }
 }
 
@@ -239,7 +217,10 @@ fn how_to_use(operation: &Operation, look_up: Option<&str>) -> String {
     )
 }
 
-fn spell(duration: Duration) -> String {
+/// A duration in words, in the largest unit it is a whole number of: `48 hours`, `30 days`,
+/// `1 minute`. Days only from three of them on. Parts of a second are left out.
+#[must_use]
+pub fn spell(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (count, unit) = match seconds {
         s if s >= 72 * 3600 && s % 86_400 == 0 => (s / 86_400, "day"),
