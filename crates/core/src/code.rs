@@ -10,6 +10,7 @@ pub enum Code {
     IdempotencyResultUnavailable,
     IdempotencyKeyExpired,
     OutcomeUnknown,
+    PossibleDuplicate,
     Busy,
     Unavailable,
     QuotaExceeded,
@@ -26,7 +27,7 @@ pub enum Code {
 }
 
 impl Code {
-    const ALL: [(Self, &'static str); 21] = [
+    const ALL: [(Self, &'static str); 22] = [
         (Self::IdempotencyKeyRequired, "idempotency_key_required"),
         (Self::InvalidKey, "invalid_key"),
         (Self::IdempotencyConflict, "idempotency_conflict"),
@@ -38,6 +39,7 @@ impl Code {
         ),
         (Self::IdempotencyKeyExpired, "idempotency_key_expired"),
         (Self::OutcomeUnknown, "outcome_unknown"),
+        (Self::PossibleDuplicate, "possible_duplicate"),
         (Self::Busy, "busy"),
         (Self::Unavailable, "unavailable"),
         (Self::QuotaExceeded, "quota_exceeded"),

@@ -43,7 +43,8 @@ impl ErrorStatus {
             | Code::IdempotencyCommitted
             | Code::IdempotencyResultUnavailable
             | Code::IdempotencyKeyExpired
-            | Code::OutcomeUnknown => StatusCode::CONFLICT,
+            | Code::OutcomeUnknown
+            | Code::PossibleDuplicate => StatusCode::CONFLICT,
             Code::Busy | Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Code::QuotaExceeded | Code::RateLimited => StatusCode::TOO_MANY_REQUESTS,
             Code::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -73,6 +74,7 @@ pub(crate) const fn title_of(code: Code) -> &'static str {
             "This key is past its window; the operation ran before and will not run again"
         }
         Code::OutcomeUnknown => "It is not known whether this operation happened",
+        Code::PossibleDuplicate => "This may be a duplicate of an earlier call; nothing was done",
         Code::Busy => "The server is busy; nothing was done",
         Code::Unavailable => "The receipt store cannot be used; nothing was done",
         Code::QuotaExceeded => "Too many unresolved operations; nothing was done",
@@ -108,6 +110,9 @@ pub(crate) const fn next_action_of(code: Code) -> &'static str {
         Code::OutcomeUnknown => {
             "Look the operation up by its id, and check the target itself before anything is sent again"
         }
+        Code::PossibleDuplicate => {
+            "Look the earlier operation up by its id; if it is meant to happen again, send it with a new key"
+        }
         Code::Busy | Code::Unavailable | Code::RateLimited => {
             "Wait, then send the same call with the same key"
         }
@@ -140,6 +145,7 @@ pub(crate) const fn is_retryable(code: Code) -> bool {
         | Code::IdempotencyResultUnavailable
         | Code::IdempotencyKeyExpired
         | Code::OutcomeUnknown
+        | Code::PossibleDuplicate
         | Code::QuotaExceeded
         | Code::Unauthorized
         | Code::Forbidden

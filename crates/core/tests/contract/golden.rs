@@ -256,6 +256,7 @@ fn the_words_on_the_wire() {
             "idempotency_result_unavailable",
             "idempotency_key_expired",
             "outcome_unknown",
+            "possible_duplicate",
             "busy",
             "unavailable",
             "quota_exceeded",

@@ -34,6 +34,7 @@ const PAGES: &[(&str, &str)] = &[
     page!("method_not_allowed"),
     page!("not_found"),
     page!("outcome_unknown"),
+    page!("possible_duplicate"),
     page!("quota_exceeded"),
     page!("rate_limited"),
     page!("too_large"),
