@@ -63,6 +63,10 @@ pub struct Bounds {
     pub streams_max: u32,
     /// How long requests in flight may take to finish after the shutdown. Default 10 s.
     pub drain_for: Duration,
+    /// A client of HTTP/1 that sends a whole request and closes its side is still served. If not,
+    /// that ends its connection and drops what was under way. Default yes: its going away stops
+    /// nothing. No for who has to tell whether an answer still found its client.
+    pub half_close: bool,
 }
 
 impl Default for Bounds {
@@ -76,6 +80,7 @@ impl Default for Bounds {
             body_for: Duration::from_secs(30),
             streams_max: 100,
             drain_for: Duration::from_secs(10),
+            half_close: true,
         }
     }
 }
@@ -90,7 +95,9 @@ pub struct Drained {
 /// Serves `router` over HTTP/1.1 and HTTP/2 (without TLS) until `shutdown` completes. Then it
 /// accepts no more, lets what is in flight finish within [`Bounds::drain_for`], and closes.
 ///
-/// Each request has a `ConnectInfo<SocketAddr>` among its extensions. Guarded handlers live on the
+/// Each request has a `ConnectInfo<SocketAddr>` among its extensions, and a `ConnectInfo<Instant>`
+/// with the (standard library's) time at which its connection was accepted; both together are no
+/// other connection's. Guarded handlers live on the
 /// engine's tasks and survive their connection: drain the engine afterwards.
 pub async fn serve(
     listener: TcpListener,
@@ -119,6 +126,7 @@ pub async fn serve(
                 continue;
             }
         };
+        let accepted = std::time::Instant::now();
         if let Ok(seat) = Arc::clone(&room).try_acquire_owned() {
             let connection = Connection {
                 builder: Arc::clone(&builder),
@@ -127,7 +135,7 @@ pub async fn serve(
                 closing: closing.clone(),
             };
             connections.spawn(async move {
-                connection.run(stream, peer).await;
+                connection.run(stream, (peer, accepted)).await;
                 drop(seat);
             });
         } else if let Ok(seat) = Arc::clone(&turned_away).try_acquire_owned() {
@@ -151,8 +159,7 @@ fn builder(bounds: &Bounds) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
-        // Who sends a whole request and closes is still served: its going away stops nothing.
-        .half_close(true)
+        .half_close(bounds.half_close)
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.head_for)
         .max_headers(bounds.headers_max)
@@ -166,6 +173,9 @@ fn builder(bounds: &Bounds) -> auto::Builder<TokioExecutor> {
         .keep_alive_timeout(bounds.head_for);
     builder
 }
+
+/// Whose connection it is, and since when.
+type Peer = (SocketAddr, std::time::Instant);
 
 struct Connection {
     builder: Arc<auto::Builder<TokioExecutor>>,
@@ -215,7 +225,7 @@ impl Drop for InFlight {
 }
 
 impl Connection {
-    async fn run(self, stream: TcpStream, peer: SocketAddr) {
+    async fn run(self, stream: TcpStream, peer: Peer) {
         let Self {
             builder,
             router,
@@ -280,7 +290,7 @@ impl Connection {
 async fn answer(
     router: Router,
     request: hyper::Request<Incoming>,
-    peer: SocketAddr,
+    (peer, accepted): Peer,
     bounds: Bounds,
 ) -> Response {
     // HTTP/2 bounds the bytes of a head and not the number of its lines.
@@ -301,6 +311,7 @@ async fn answer(
         })
     });
     request.extensions_mut().insert(ConnectInfo(peer));
+    request.extensions_mut().insert(ConnectInfo(accepted));
     match router.oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},

@@ -7,12 +7,14 @@ use serde_json::json;
 use crate::framing::{RpcError, codes};
 
 /// The revision without a handshake.
-pub(crate) const MODERN: &str = "2026-07-28";
+pub const MODERN: &str = "2026-07-28";
 /// The revisions with one, the newest first.
-pub(crate) const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+pub const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
-const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
+/// The `_meta` key of the revision that a request speaks.
+pub const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+/// The `_meta` key of what its client can do.
+pub const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 
 /// The two ways to speak MCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,19 +85,7 @@ pub(crate) fn of(
         return Err(missing(VERSION_KEY));
     };
     if let Some(headers) = headers {
-        match headers.version.as_deref() {
-            Some(header) if header == version => {}
-            Some(header) => {
-                return Err(mismatch(format!(
-                    "Header mismatch: MCP-Protocol-Version is '{header}', the body says '{version}'"
-                )));
-            }
-            None => {
-                return Err(mismatch(
-                    "Header mismatch: MCP-Protocol-Version is missing".to_owned(),
-                ));
-            }
-        }
+        check_version(headers.version.as_deref(), version)?;
     }
     if version != MODERN {
         return Err(unsupported(version));
@@ -104,34 +94,67 @@ pub(crate) fn of(
         return Err(missing(CAPABILITIES_KEY));
     };
     if let Some(headers) = headers {
-        check_headers(method, params, headers)?;
+        let subject = match subject_of(method).and_then(|member| params.get(member)) {
+            Some(Json::String(subject)) => Some(subject.as_str()),
+            Some(_) | None => None,
+        };
+        check_method(headers.method.as_deref(), method)?;
+        check_name(headers.name.as_deref(), subject)?;
     }
     Ok(Era::Modern)
 }
 
-fn check_headers(method: &str, params: &Json, headers: &HeaderFacts) -> Result<(), RpcError> {
-    match headers.method.as_deref() {
-        Some(header) if header == method => {}
-        Some(header) => {
-            return Err(mismatch(format!(
-                "Header mismatch: Mcp-Method is '{header}', the body says '{method}'"
-            )));
-        }
-        None => {
-            return Err(mismatch(
-                "Header mismatch: Mcp-Method is missing".to_owned(),
-            ));
-        }
+/// The member of the parameters that `Mcp-Name` says as well.
+#[must_use]
+pub fn subject_of(method: &str) -> Option<&'static str> {
+    match method {
+        "tools/call" | "prompts/get" => Some("name"),
+        "resources/read" => Some("uri"),
+        _ => None,
     }
-    let subject = match method {
-        "tools/call" | "prompts/get" => params.get("name"),
-        "resources/read" => params.get("uri"),
-        _ => return Ok(()),
-    };
-    let Some(Json::String(subject)) = subject else {
+}
+
+/// Whether `MCP-Protocol-Version` says what the body says.
+///
+/// # Errors
+/// -32020 (400) if it says something else, or nothing.
+pub fn check_version(header: Option<&str>, version: &str) -> Result<(), RpcError> {
+    match header {
+        Some(header) if header == version => Ok(()),
+        Some(header) => Err(mismatch(format!(
+            "Header mismatch: MCP-Protocol-Version is '{header}', the body says '{version}'"
+        ))),
+        None => Err(mismatch(
+            "Header mismatch: MCP-Protocol-Version is missing".to_owned(),
+        )),
+    }
+}
+
+/// Whether `Mcp-Method` says what the body says.
+///
+/// # Errors
+/// -32020 (400) if it says something else, or nothing.
+pub fn check_method(header: Option<&str>, method: &str) -> Result<(), RpcError> {
+    match header {
+        Some(header) if header == method => Ok(()),
+        Some(header) => Err(mismatch(format!(
+            "Header mismatch: Mcp-Method is '{header}', the body says '{method}'"
+        ))),
+        None => Err(mismatch(
+            "Header mismatch: Mcp-Method is missing".to_owned(),
+        )),
+    }
+}
+
+/// Whether `Mcp-Name` says what the body names; nothing is demanded if that names nothing.
+///
+/// # Errors
+/// -32020 (400) if it says something else, or nothing.
+pub fn check_name(header: Option<&str>, subject: Option<&str>) -> Result<(), RpcError> {
+    let Some(subject) = subject else {
         return Ok(());
     };
-    match headers.name.as_deref() {
+    match header {
         Some(header) if decoded(header).as_deref() == Some(subject) => Ok(()),
         Some(_) => Err(mismatch(format!(
             "Header mismatch: Mcp-Name does not match the body's '{subject}'"

@@ -28,6 +28,7 @@ mod progress;
 mod say;
 mod schema;
 mod stdio;
+pub mod streamable;
 mod tool;
 
 pub use auth::{AuthError, Authenticate};

@@ -250,7 +250,7 @@ pub(crate) fn cancelled_id(notification: &Notification<'_>) -> Option<Id> {
 }
 
 /// The answers of a batch as one array.
-pub(crate) fn joined(answers: &[Bytes]) -> Bytes {
+pub fn joined(answers: &[Bytes]) -> Bytes {
     let mut text = vec![b'['];
     for (index, answer) in answers.iter().enumerate() {
         if index > 0 {

@@ -10,15 +10,19 @@ use super::{HttpOptions, InvalidHttpOptions, plain};
 
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
-/// Against pages that make a browser call this server: only known host names, only known origins.
+/// Against pages that make a browser call a server: only known host names, only known origins.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub struct Guard {
     hosts: Vec<Host>,
     origins: Vec<Origin>,
 }
 
 impl Guard {
-    pub(super) fn new(options: &HttpOptions) -> Result<Self, InvalidHttpOptions> {
+    /// Lets the loopback names through, and what `options` allow.
+    ///
+    /// # Errors
+    /// [`InvalidHttpOptions`] names the entry that can match nothing, or too much.
+    pub fn new(options: &HttpOptions) -> Result<Self, InvalidHttpOptions> {
         let hosts = options
             .allowed_hosts
             .iter()
@@ -31,7 +35,11 @@ impl Guard {
         })
     }
 
-    pub(super) fn check(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), &'static str> {
+    /// Whether a request may be looked at.
+    ///
+    /// # Errors
+    /// One sentence for its sender; the status is 403.
+    pub fn check(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), &'static str> {
         let Some(host) = host(headers, uri) else {
             return Err("no host, or more than one; this server answers to known host names only");
         };
@@ -209,7 +217,10 @@ pub(super) fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> 
 }
 
 /// Anything else than JSON could come from a page without asking the browser's leave.
-pub(super) fn content_type(headers: &HeaderMap) -> Result<(), Box<Response>> {
+///
+/// # Errors
+/// The refusal (415).
+pub fn content_type(headers: &HeaderMap) -> Result<(), Box<Response>> {
     let given = headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok());
@@ -225,15 +236,18 @@ pub(super) fn content_type(headers: &HeaderMap) -> Result<(), Box<Response>> {
 }
 
 /// The forms of an answer that a client takes.
-#[derive(Clone, Copy)]
-pub(super) struct Accepts {
-    pub(super) json: bool,
-    pub(super) stream: bool,
+#[derive(Clone, Copy, Debug)]
+pub struct Accepts {
+    /// One JSON document.
+    pub json: bool,
+    /// Server-sent events.
+    pub stream: bool,
 }
 
 impl Accepts {
     /// `None` if it takes neither. Without a header it takes JSON.
-    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Option<Self> {
         let mut accepts = Self {
             json: false,
             stream: false,

@@ -1,7 +1,7 @@
 //! Streamable HTTP: one route, and where to find out about its credentials.
 
-mod guard;
-mod stream;
+pub(crate) mod guard;
+pub(crate) mod stream;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
 
 use crate::{
-    AuthError, Authenticate, Endpoint, Limits,
+    AuthError, Authenticate, Endpoint,
     endpoint::{Context, Inbound, Outgoing, WaitKey},
     era::{self, HeaderFacts, LEGACY},
     framing::{Incoming, Message, Notification, RpcError, Unreadable, codes, error_text, read},
@@ -141,7 +141,8 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
         return plain(StatusCode::NOT_ACCEPTABLE, Code::MalformedRequest, why);
     };
     let (parts, body) = request.into_parts();
-    let body = match whole(body, shared.endpoint.inner.limits).await {
+    let limits = shared.endpoint.inner.limits;
+    let body = match whole(body, limits.framing.message_bytes_max, limits.body_for).await {
         Ok(body) => body,
         Err(response) => return *response,
     };
@@ -154,12 +155,14 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
     exchange.body(&body).await
 }
 
-/// The body, within its bounds of size and time.
-async fn whole(body: Body, limits: Limits) -> Result<Bytes, Box<Response>> {
-    let size = limits.framing.message_bytes_max;
+/// The body, of at most `size` bytes, all of them within `body_for`.
+///
+/// # Errors
+/// The refusal: 413, 408, or 400 if it broke off.
+pub async fn whole(body: Body, size: usize, body_for: Duration) -> Result<Bytes, Box<Response>> {
     let collected = Limited::new(body, size).collect();
     let refused = |status, code, why: &str| Err(Box::new(plain(status, code, why)));
-    match tokio::time::timeout(limits.body_for, collected).await {
+    match tokio::time::timeout(body_for, collected).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             let why = format!("the body is larger than {size} bytes");
@@ -377,7 +380,8 @@ fn key_outside(headers: &HeaderMap, uri: &http::Uri) -> Option<&'static str> {
         .then_some("in the query of an MCP call")
 }
 
-fn json_response(status: StatusCode, text: Bytes) -> Response {
+/// One message as the body of a response.
+pub fn json_response(status: StatusCode, text: Bytes) -> Response {
     let kind = HeaderValue::from_static("application/json");
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
@@ -385,7 +389,9 @@ fn json_response(status: StatusCode, text: Bytes) -> Response {
     response
 }
 
-fn refuse(unreadable: &Unreadable) -> Response {
+/// What is told about a text that is no message.
+#[must_use]
+pub fn refuse(unreadable: &Unreadable) -> Response {
     let status = StatusCode::from_u16(unreadable.error.http_status);
     json_response(
         status.unwrap_or(StatusCode::BAD_REQUEST),
@@ -394,7 +400,8 @@ fn refuse(unreadable: &Unreadable) -> Response {
 }
 
 /// A refusal of HTTP's own, in the shape of a JSON-RPC error without an id.
-fn plain(status: StatusCode, code: Code, why: &str) -> Response {
+#[must_use]
+pub fn plain(status: StatusCode, code: Code, why: &str) -> Response {
     with_facts(status, json!({"code": code.as_str()}), why)
 }
 
@@ -404,7 +411,8 @@ fn with_facts(status: StatusCode, data: Value, why: &str) -> Response {
 }
 
 /// A refusal of HTTP's own that ends by itself.
-fn for_now(status: StatusCode, code: Code, why: &str, retry_after: Duration) -> Response {
+#[must_use]
+pub fn for_now(status: StatusCode, code: Code, why: &str, retry_after: Duration) -> Response {
     let millis = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
     let data = json!({
         "code": code.as_str(),

@@ -13,15 +13,27 @@ use crate::{
     stdio::PROGRESS_MAX,
 };
 
-fn event(message: &[u8]) -> Bytes {
+/// A message as an event. Its line ends can only be space between tokens; each begins a `data:`
+/// line of its own, as an event has it.
+#[must_use]
+pub fn event(message: &[u8]) -> Bytes {
     let mut event = BytesMut::with_capacity(message.len() + 24);
-    event.put_slice(b"event: message\ndata: ");
-    event.put_slice(message);
-    event.put_slice(b"\n\n");
+    event.put_slice(b"event: message\n");
+    for line in message.split(|byte| matches!(byte, b'\n' | b'\r')) {
+        // A message without any line end is one line, even an empty one.
+        if line.is_empty() && !message.is_empty() {
+            continue;
+        }
+        event.put_slice(b"data: ");
+        event.put_slice(line);
+        event.put_slice(b"\n");
+    }
+    event.put_slice(b"\n");
     event.freeze()
 }
 
-fn response(body: Body) -> Response {
+/// A response whose body is events.
+pub fn response(body: Body) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     let kind = HeaderValue::from_static("text/event-stream");
