@@ -40,5 +40,6 @@ pub use listing::spell;
 pub use meta::{InvalidMetaPrefix, MetaPrefix};
 pub use output::{Output, ToolError};
 pub use progress::Progress;
+pub use say::{meta_code, whole_seconds};
 pub use schema::{Issue, annotated_headers};
 pub use tool::{Ending, Tool, ToolRequest};

@@ -145,23 +145,7 @@ impl Voice<'_> {
     /// The dialect of a key in `_meta`.
     fn refused_to_meta(self, refusal: &Refusal) -> Value {
         let reason = &refusal.reason;
-        let code = match reason {
-            Reason::Conflict => "IDEMPOTENCY_KEY_REUSED",
-            Reason::InProgress { .. }
-            | Reason::Committed {
-                retry_after: Some(_),
-            } => "IDEMPOTENCY_IN_PROGRESS",
-            Reason::Committed { retry_after: None }
-            | Reason::ResultUnavailable
-            | Reason::NotHappened
-            | Reason::Expired => "IDEMPOTENCY_RESULT_UNAVAILABLE",
-            Reason::Unknown { .. } => "IDEMPOTENCY_ATTEMPT_STALLED",
-            Reason::Busy { .. }
-            | Reason::Unavailable(_)
-            | Reason::Quota { .. }
-            | Reason::Denied
-            | Reason::Internal(_) => reason.code().as_str(),
-        };
+        let code = meta_code(reason);
         let mut error = json!({"code": code});
         if let Some(retry_after) = reason.retry_after() {
             error["retryAfter"] = json!(whole_seconds(retry_after));
@@ -397,13 +381,36 @@ const fn status_of(reason: &Reason) -> &'static str {
     }
 }
 
+/// The code of a refusal in the dialect of a key in `_meta`.
+#[must_use]
+pub const fn meta_code(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Conflict => "IDEMPOTENCY_KEY_REUSED",
+        Reason::InProgress { .. }
+        | Reason::Committed {
+            retry_after: Some(_),
+        } => "IDEMPOTENCY_IN_PROGRESS",
+        Reason::Committed { retry_after: None }
+        | Reason::ResultUnavailable
+        | Reason::NotHappened
+        | Reason::Expired => "IDEMPOTENCY_RESULT_UNAVAILABLE",
+        Reason::Unknown { .. } => "IDEMPOTENCY_ATTEMPT_STALLED",
+        Reason::Busy { .. }
+        | Reason::Unavailable(_)
+        | Reason::Quota { .. }
+        | Reason::Denied
+        | Reason::Internal(_) => reason.code().as_str(),
+    }
+}
+
 /// Enough of a name from outside to know it by.
 pub(crate) fn shortened(text: &str) -> String {
     text.chars().take(128).collect()
 }
 
 /// Whole seconds, rounded up, at least one.
-pub(crate) const fn whole_seconds(duration: Duration) -> u64 {
+#[must_use]
+pub const fn whole_seconds(duration: Duration) -> u64 {
     let seconds = duration.as_secs() + if duration.subsec_nanos() > 0 { 1 } else { 0 };
     if seconds == 0 { 1 } else { seconds }
 }

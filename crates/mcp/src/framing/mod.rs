@@ -31,14 +31,21 @@ pub fn result_text(id: &Id, result: &str) -> Bytes {
 /// wants it.
 #[must_use]
 pub fn error_text(id: Option<&Id>, error: &RpcError) -> Bytes {
-    let mut text = String::from("{\"jsonrpc\":\"2.0\",");
+    failure_text(id, &error.to_value().to_string())
+}
+
+/// An error response whose `error` is JSON text already.
+#[must_use]
+pub fn failure_text(id: Option<&Id>, error: &str) -> Bytes {
+    let mut text = String::with_capacity(error.len() + 60);
+    text.push_str("{\"jsonrpc\":\"2.0\",");
     if let Some(id) = id {
         text.push_str("\"id\":");
         text.push_str(id.as_str());
         text.push(',');
     }
     text.push_str("\"error\":");
-    text.push_str(&error.to_value().to_string());
+    text.push_str(error);
     text.push('}');
     Bytes::from(text)
 }

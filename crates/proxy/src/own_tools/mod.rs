@@ -1,0 +1,557 @@
+//! The proxy's own tools: what became of calls, for the principal that made them through this
+//! upstream. Everything else is not found.
+
+mod definitions;
+mod view;
+
+use counterfoil_core::{
+    Code, Event, OperationId, Phase, PrincipalId, Receipt, State, Verdict, WorkspaceId,
+};
+use counterfoil_engine::{Engine, Reason};
+use counterfoil_mcp::whole_seconds;
+use counterfoil_store::{BoxFuture, Error, Found, Query};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    raw::{Edit, Object},
+    say::text_block,
+    settings::Settings,
+};
+use view::View;
+
+/// Operations in a list, unless the caller says otherwise.
+const LIST_DEFAULT: u32 = 20;
+/// Most operations in a list.
+const LIST_MAX: u32 = 50;
+/// Receipts read at once.
+const PAGE: u32 = 200;
+/// Most reads for one list, which may be short because of it: a list of the store knows nothing of
+/// upstreams.
+const LOOKS_MAX: u32 = 20;
+/// Longest reason for a verdict, in characters.
+const REASON_CHARS_MAX: usize = 300;
+
+/// One of the proxy's own tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnTool {
+    /// What became of one call.
+    Get,
+    /// The calls, those in doubt first.
+    List,
+    /// Asks a call that is under way to stop.
+    Cancel,
+    /// Settles a call that is in doubt.
+    Resolve,
+}
+
+impl OwnTool {
+    const ALL: [Self; 4] = [Self::Get, Self::List, Self::Cancel, Self::Resolve];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get_operation",
+            Self::List => "list_operations",
+            Self::Cancel => "cancel_operation",
+            Self::Resolve => "resolve_operation",
+        }
+    }
+}
+
+/// The definitions of those that the settings ask for, for `tools/list`: each the text of a JSON
+/// object.
+pub(crate) fn listed(settings: &Settings) -> Vec<String> {
+    OwnTools::of(settings).map_or_else(Vec::new, |own| own.definitions())
+}
+
+/// What came of asking a call to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cancelled {
+    /// Its attempt is none of this process: nothing was forwarded.
+    NotRunningHere,
+    /// The upstream was asked to stop it, and its end was waited for within a bound.
+    Requested,
+}
+
+/// Reaches the calls that are under way.
+pub(crate) trait Canceller: Send + Sync {
+    /// Forwards a cancel of the operation's attempt to the upstream, then waits within a bound until
+    /// what came of it is recorded. The request itself is recorded already
+    /// ([`Event::CancelRequested`]), so that a proof that nothing was done counts as cancelled.
+    fn cancel(&self, operation_id: OperationId) -> BoxFuture<'_, Cancelled>;
+}
+
+/// Who asks: only calls of this principal to this upstream are shown.
+#[derive(Clone, Copy)]
+pub(crate) struct Asker<'a> {
+    /// Where they are kept.
+    pub(crate) engine: &'a Engine,
+    /// The tenant.
+    pub(crate) workspace: &'a WorkspaceId,
+    /// Who.
+    pub(crate) principal: &'a PrincipalId,
+    /// The upstream instance, as in [`counterfoil_core::Target::upstream`].
+    pub(crate) upstream: &'a str,
+    /// The client speaks 2026-07-28.
+    pub(crate) is_modern: bool,
+}
+
+/// The proxy's own tools.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnTools {
+    prefix: String,
+    resolves: bool,
+}
+
+/// A tool execution error.
+#[derive(Debug)]
+struct Fault {
+    code: Code,
+    message: String,
+    next_action: String,
+    retry_after_ms: Option<u64>,
+}
+
+impl Fault {
+    fn new(code: Code, message: impl Into<String>, next_action: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            next_action: next_action.into(),
+            retry_after_ms: None,
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        let reason = Reason::from(error);
+        let retry_after = reason.retry_after();
+        let next = match retry_after {
+            Some(after) => format!("Call again in {} seconds", whole_seconds(after)),
+            None => "Call list_operations to see where things stand; if it stays so, tell the user".to_owned(),
+        };
+        let millis = retry_after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+        Self {
+            retry_after_ms: millis,
+            ..Self::new(reason.code(), reason.message(), next)
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct OfOne {
+    operation_id: String,
+}
+
+#[derive(Default, Deserialize)]
+struct Listing {
+    limit: Option<u32>,
+    #[serde(default)]
+    in_doubt_only: Option<bool>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum VerdictWord {
+    Happened,
+    NotHappened,
+}
+
+#[derive(Deserialize)]
+struct Resolution {
+    operation_id: String,
+    verdict: VerdictWord,
+    reason: String,
+}
+
+fn read<'a, T: Deserialize<'a>>(arguments: &'a str) -> Result<T, Fault> {
+    serde_json::from_str(arguments).map_err(|error| {
+        Fault::new(
+            Code::Invalid,
+            format!("Invalid arguments: {error}"),
+            "Correct the arguments and call again",
+        )
+    })
+}
+
+/// A text with facts for programs, and the content blocks of a stored result.
+struct Shown {
+    text: String,
+    facts: Map<String, Value>,
+    stored: Option<Stored>,
+}
+
+/// What is stored of an answer of the upstream, as it is spelled.
+struct Stored {
+    /// `result` or `error`.
+    name: &'static str,
+    text: String,
+}
+
+impl OwnTools {
+    /// Those that the settings ask for; `None` if there are none.
+    pub(crate) fn of(settings: &Settings) -> Option<Self> {
+        Some(Self {
+            prefix: settings.own_tools.clone()?,
+            resolves: settings.resolve_by_model,
+        })
+    }
+
+    fn listed(&self) -> impl Iterator<Item = OwnTool> {
+        let resolves = self.resolves;
+        OwnTool::ALL
+            .into_iter()
+            .filter(move |tool| resolves || *tool != OwnTool::Resolve)
+    }
+
+    /// Whose name this is.
+    pub(crate) fn find(&self, name: &str) -> Option<OwnTool> {
+        let rest = name.strip_prefix(&self.prefix)?;
+        self.listed().find(|tool| tool.name() == rest)
+    }
+
+    fn definitions(&self) -> Vec<String> {
+        self.listed()
+            .map(|tool| definitions::of(tool, &self.prefix).to_string())
+            .collect()
+    }
+
+    /// Runs one of them. `arguments` is the text of a JSON object. What comes back is the text of
+    /// the `result`.
+    pub(crate) async fn call(
+        &self,
+        tool: OwnTool,
+        arguments: Option<&str>,
+        asker: Asker<'_>,
+        canceller: &dyn Canceller,
+    ) -> String {
+        let arguments = arguments.unwrap_or("{}");
+        let shown = match tool {
+            OwnTool::Get => self.get(arguments, asker).await,
+            OwnTool::List => self.list(arguments, asker).await,
+            OwnTool::Cancel => self.cancel(arguments, asker, canceller).await,
+            OwnTool::Resolve => self.resolve(arguments, asker).await,
+        };
+        let (shown, is_error) = match shown {
+            Ok(shown) => (shown, false),
+            Err(fault) => (fault.shown(), true),
+        };
+        shown.result(asker.is_modern, is_error)
+    }
+
+    async fn get(&self, arguments: &str, asker: Asker<'_>) -> Result<Shown, Fault> {
+        let OfOne { operation_id } = read(arguments)?;
+        let found = asker.find(&self.prefix, &operation_id).await?;
+        Ok(self.shown(asker, &found, String::new()))
+    }
+
+    /// One operation, with its stored result.
+    fn shown(&self, asker: Asker<'_>, found: &Found, before: String) -> Shown {
+        let now = asker.engine.now();
+        let stored = asker.engine.result(found).and_then(Stored::of);
+        let view = View::new(&found.receipt, now, &self.prefix);
+        let mut facts = view.facts();
+        facts.insert("next_action".to_owned(), json!(view.next_action()));
+        let follows = match &stored {
+            Some(stored) if stored.name == "result" => " Its stored result follows.",
+            Some(_) => " The server's error follows.",
+            None => "",
+        };
+        Shown {
+            text: format!("{before}{}{follows}", view.sentence()),
+            facts,
+            stored,
+        }
+    }
+
+    async fn list(&self, arguments: &str, asker: Asker<'_>) -> Result<Shown, Fault> {
+        let listing: Listing = read(arguments)?;
+        let limit = listing.limit.unwrap_or(LIST_DEFAULT);
+        if !(1..=LIST_MAX).contains(&limit) {
+            return Err(Fault::new(
+                Code::Invalid,
+                format!("Invalid arguments: limit must be between 1 and {LIST_MAX}"),
+                "Correct the arguments and call again",
+            ));
+        }
+        let in_doubt_only = listing.in_doubt_only.unwrap_or(false);
+        let (receipts, more) = asker.list(limit, in_doubt_only).await?;
+        let now = asker.engine.now();
+        let views: Vec<View<'_>> = receipts
+            .iter()
+            .map(|receipt| View::new(receipt, now, &self.prefix))
+            .collect();
+        let mut text = match (views.is_empty(), in_doubt_only) {
+            (true, true) => "No call is in doubt.".to_owned(),
+            (true, false) => "No calls are recorded.".to_owned(),
+            (false, true) => "Calls in doubt, the newest first:".to_owned(),
+            (false, false) => "Calls, those in doubt first, then the newest first:".to_owned(),
+        };
+        for view in &views {
+            text.push('\n');
+            text.push_str(&view.line());
+        }
+        if more {
+            text.push_str("\nThere are more.");
+        }
+        let operations: Vec<Value> = views.iter().map(|view| Value::Object(view.facts())).collect();
+        let mut facts = Map::new();
+        facts.insert("operations".to_owned(), json!(operations));
+        facts.insert("more".to_owned(), json!(more));
+        let next = format!("{}get_operation shows one of them with its result", self.prefix);
+        facts.insert("next_action".to_owned(), json!(next));
+        Ok(Shown {
+            text,
+            facts,
+            stored: None,
+        })
+    }
+
+    async fn cancel(
+        &self,
+        arguments: &str,
+        asker: Asker<'_>,
+        canceller: &dyn Canceller,
+    ) -> Result<Shown, Fault> {
+        let OfOne { operation_id } = read(arguments)?;
+        let found = asker.find(&self.prefix, &operation_id).await?;
+        let receipt = &found.receipt;
+        let id = receipt.operation_id;
+        let nothing_to_stop = match receipt.status.state {
+            State::Running | State::CancelRequested | State::Accepted | State::InputRequired => None,
+            State::Succeeded | State::Failed | State::Cancelled => {
+                Some("There is nothing to stop: it has ended. ")
+            }
+            State::OutcomeUnknown => {
+                Some("There is nothing to stop: nobody waits for its answer any more. ")
+            }
+            State::Free => Some("There is nothing to stop: it does not run. "),
+        };
+        if let Some(before) = nothing_to_stop {
+            return Ok(self.shown(asker, &found, before.to_owned()));
+        }
+        let reason = "cancel_operation was called".to_owned();
+        let store = asker.engine.store();
+        let now = asker.engine.now();
+        let recorded = store.record(id, Event::CancelRequested, now, reason, None).await;
+        let after = match recorded {
+            Ok(receipt) => receipt.status.state,
+            // It was released a moment ago: it does not run.
+            Err(Error::Fenced(_)) => State::Free,
+            Err(error) => return Err(error.into()),
+        };
+        let came = match after {
+            State::Running | State::CancelRequested => Some(canceller.cancel(id).await),
+            State::Free
+            | State::Accepted
+            | State::InputRequired
+            | State::Succeeded
+            | State::Failed
+            | State::Cancelled
+            | State::OutcomeUnknown => None,
+        };
+        let found = asker.find(&self.prefix, &operation_id).await?;
+        let ended = !matches!(
+            found.receipt.status.state,
+            State::Running | State::CancelRequested | State::Accepted
+        );
+        let before = match (came, ended) {
+            (None, _) => "",
+            (Some(_), true) => "It was asked to stop, and this is what came of it. ",
+            (Some(Cancelled::Requested), false) => {
+                "It was asked to stop and has not ended yet; it may still happen. "
+            }
+            (Some(Cancelled::NotRunningHere), false) => {
+                "The request is noted, but it does not run in this process, so nothing was forwarded to the server; it may still happen. "
+            }
+        };
+        Ok(self.shown(asker, &found, before.to_owned()))
+    }
+
+    async fn resolve(&self, arguments: &str, asker: Asker<'_>) -> Result<Shown, Fault> {
+        let resolution: Resolution = read(arguments)?;
+        let reason = resolution.reason.trim();
+        let fits = (1..=REASON_CHARS_MAX).contains(&reason.chars().count());
+        if !fits || reason.chars().any(char::is_control) {
+            return Err(Fault::new(
+                Code::Invalid,
+                format!(
+                    "Invalid arguments: reason must have 1 to {REASON_CHARS_MAX} characters and no control characters"
+                ),
+                "Say in one line how you found out",
+            ));
+        }
+        let found = asker.find(&self.prefix, &resolution.operation_id).await?;
+        let receipt = &found.receipt;
+        if receipt.status.state != State::OutcomeUnknown {
+            return Ok(self.shown(
+                asker,
+                &found,
+                "It is not in doubt, so nothing was changed. ".to_owned(),
+            ));
+        }
+        let verdict = match resolution.verdict {
+            VerdictWord::Happened => Verdict::Happened,
+            VerdictWord::NotHappened => Verdict::NotHappened,
+        };
+        let reason = format!("resolved by the model: {reason}");
+        let store = asker.engine.store();
+        let now = asker.engine.now();
+        let id = receipt.operation_id;
+        let recorded = store
+            .record(id, Event::Resolved { verdict }, now, reason, None)
+            .await;
+        let before = match recorded {
+            Ok(_) => "It is settled. ",
+            // Its late answer was first.
+            Err(Error::Fenced(_)) => "Its own answer came first and stands. ",
+            Err(error) => return Err(error.into()),
+        };
+        let found = asker.find(&self.prefix, &resolution.operation_id).await?;
+        Ok(self.shown(asker, &found, before.to_owned()))
+    }
+}
+
+impl Asker<'_> {
+    fn may_see(&self, receipt: &Receipt) -> bool {
+        let identity = &receipt.identity;
+        identity.workspace == *self.workspace
+            && identity.principal == *self.principal
+            && identity.target.upstream == self.upstream
+            && receipt.phase(self.engine.now()) != Phase::Gone
+    }
+
+    async fn find(&self, prefix: &str, id: &str) -> Result<Found, Fault> {
+        let absent = || {
+            Fault::new(
+                Code::NotFound,
+                "There is no such operation here",
+                format!("Check the operation_id; {prefix}list_operations shows those there are"),
+            )
+        };
+        let id: OperationId = id.parse().map_err(|_| absent())?;
+        let found = self.engine.store().get(id).await?;
+        found
+            .filter(|found| self.may_see(&found.receipt))
+            .ok_or_else(absent)
+    }
+
+    /// The operations, those in doubt first, then the newest first, and whether there are more.
+    async fn list(&self, limit: u32, in_doubt_only: bool) -> Result<(Vec<Receipt>, bool), Fault> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let doubt = vec![State::OutcomeUnknown];
+        let rest = State::all()
+            .filter(|state| !matches!(state, State::OutcomeUnknown | State::Free))
+            .collect();
+        let parts: Vec<Vec<State>> = if in_doubt_only {
+            vec![doubt]
+        } else {
+            vec![doubt, rest]
+        };
+        let mut receipts: Vec<Receipt> = Vec::new();
+        let mut looks = 0;
+        for states in parts {
+            let mut cursor = None;
+            loop {
+                if looks == LOOKS_MAX {
+                    return Ok((receipts, true));
+                }
+                looks += 1;
+                let query = Query {
+                    workspace: self.workspace.clone(),
+                    principal: Some(self.principal.clone()),
+                    states: states.clone(),
+                    cursor,
+                    limit: PAGE,
+                };
+                let page = self.engine.store().list(&query).await?;
+                for receipt in page.receipts {
+                    if !self.may_see(&receipt) {
+                        continue;
+                    }
+                    if receipts.len() == limit {
+                        return Ok((receipts, true));
+                    }
+                    receipts.push(receipt);
+                }
+                cursor = page.next;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok((receipts, false))
+    }
+}
+
+impl Stored {
+    fn of(reply: counterfoil_core::Reply) -> Option<Self> {
+        let name = match reply.content_type.as_deref() {
+            Some(crate::say::RESULT_TYPE) => "result",
+            Some(crate::say::ERROR_TYPE) => "error",
+            Some(_) | None => return None,
+        };
+        let text = String::from_utf8(reply.body.to_vec()).ok()?;
+        Some(Self { name, text })
+    }
+
+    /// Its content blocks as they are spelled, each with a comma before it.
+    fn blocks(&self) -> String {
+        if self.name == "error" {
+            return format!(",{}", text_block(&self.text));
+        }
+        let content = Object::read(&self.text).and_then(|result| result.get("content"));
+        let inner = content.and_then(|content| {
+            let inner = content.trim().strip_prefix('[')?.strip_suffix(']')?.trim();
+            (!inner.is_empty()).then(|| format!(",{inner}"))
+        });
+        inner.unwrap_or_default()
+    }
+}
+
+impl Fault {
+    fn shown(self) -> Shown {
+        let mut facts = Map::new();
+        facts.insert("status".to_owned(), json!("failed"));
+        facts.insert("code".to_owned(), json!(self.code.as_str()));
+        facts.insert("message".to_owned(), json!(self.message));
+        facts.insert("retryable".to_owned(), json!(self.retry_after_ms.is_some()));
+        if let Some(millis) = self.retry_after_ms {
+            facts.insert("retry_after_ms".to_owned(), json!(millis));
+        }
+        facts.insert("next_action".to_owned(), json!(self.next_action));
+        Shown {
+            text: format!("{}. {}.", self.message, self.next_action),
+            facts,
+            stored: None,
+        }
+    }
+}
+
+impl Shown {
+    /// The text of a `result`: text and structured content, the stored result as it is spelled.
+    fn result(self, is_modern: bool, is_error: bool) -> String {
+        let kind = if is_modern {
+            "\"resultType\":\"complete\","
+        } else {
+            ""
+        };
+        let facts = Value::Object(self.facts).to_string();
+        let structured = self.stored.as_ref().and_then(|stored| {
+            let object = Object::read(&facts)?;
+            let mut edit = Edit::of(&object);
+            edit.set(stored.name, &stored.text);
+            edit.text()
+        });
+        let structured = structured.unwrap_or(facts);
+        let blocks = self.stored.as_ref().map(Stored::blocks).unwrap_or_default();
+        format!(
+            "{{{kind}\"content\":[{}{blocks}],\"structuredContent\":{structured},\"isError\":{is_error}}}",
+            text_block(&self.text)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;
