@@ -16,6 +16,8 @@ pub mod codes {
     pub const INTERNAL: i64 = -32603;
     /// The HTTP headers do not match the body (2026-07-28).
     pub const HEADER_MISMATCH: i64 = -32020;
+    /// The client did not declare a capability that this needs (2026-07-28).
+    pub const MISSING_CAPABILITY: i64 = -32021;
     /// The protocol version is not supported (2026-07-28).
     pub const UNSUPPORTED_VERSION: i64 = -32022;
 }
