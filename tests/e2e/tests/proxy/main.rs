@@ -10,7 +10,13 @@
 
 mod client;
 mod direct;
+mod field;
+mod keyless;
+mod kill;
+mod passing;
 mod pipe;
 mod said;
 mod setup;
+mod shared;
+mod table;
 mod web;
