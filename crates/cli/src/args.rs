@@ -3,7 +3,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::config::Flags;
+use crate::{
+    config::Flags,
+    proxy::{self, Proxy},
+};
 
 /// Makes an agent's tool calls safe to retry.
 #[derive(Debug, Parser)]
@@ -29,6 +32,13 @@ pub(crate) enum Command {
     Serve(Serve),
     /// Serve MCP to one local client
     Mcp(Mcp),
+    /// Put the guarantee in front of somebody else's MCP server
+    ///
+    /// `counterfoil proxy -- COMMAND ARGS…` speaks MCP on standard input and output, starts the
+    /// command, and passes everything between the two as it is. A call of a tool that changes
+    /// something runs once: retried, timed-out and reconnected calls get its first answer.
+    #[command(after_long_help = proxy::AFTER)]
+    Proxy(Box<Proxy>),
     /// Agent keys: the credentials of callers
     #[command(subcommand)]
     Keys(Keys),
@@ -45,7 +55,7 @@ pub(crate) enum Command {
     /// A receipt is purged only when two sweeps at least an hour apart, by a clock that no
     /// adjustment moves, both find it past its time. The first sweep therefore purges nothing, and
     /// a jump of the wall clock purges nothing either. A running server sweeps hourly by itself.
-    Sweep(Reading),
+    Sweep(Receipts),
     /// The store as a whole: check it, move it
     #[command(subcommand)]
     Store(StoreCommand),
@@ -148,6 +158,35 @@ pub(crate) struct Reading {
     pub(crate) json: bool,
 }
 
+/// A command on receipts, whoever made them: a server, an application, a proxy.
+#[derive(Debug, Args)]
+pub(crate) struct Receipts {
+    #[command(flatten)]
+    reading: Reading,
+    /// What `counterfoil proxy` keeps in this state folder [the proxy's default is the user's,
+    /// such as ~/.local/state/counterfoil]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["data", "store"])]
+    state: Option<PathBuf>,
+}
+
+impl Receipts {
+    /// Whether JSON is printed.
+    pub(crate) const fn json(&self) -> bool {
+        self.reading.json
+    }
+
+    pub(crate) fn flags(&self) -> Flags {
+        let mut flags = self.reading.place.flags();
+        if let Some(state) = &self.state {
+            let folder = state.display().to_string();
+            flags.values.push(("server.data", "--state", folder));
+            // Whatever else is configured: the receipts are in this folder.
+            flags.values.push(("store", "--state", String::new()));
+        }
+        flags
+    }
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum RoleName {
     /// Calls, and sees its own operations
@@ -209,13 +248,13 @@ pub(crate) enum Operations {
     /// List operations, those in doubt first
     List {
         #[command(flatten)]
-        reading: Reading,
+        receipts: Receipts,
         /// Of this workspace
         #[arg(long, value_name = "W", default_value = counterfoil_server::DEFAULT_WORKSPACE)]
         workspace: String,
-        /// Only in this state
-        #[arg(long)]
-        state: Option<String>,
+        /// Only in this state, such as outcome_unknown
+        #[arg(long = "in", value_name = "STATE")]
+        within: Option<String>,
         /// At most this many, 1 to 100
         #[arg(long, default_value_t = 50)]
         limit: u32,
@@ -226,14 +265,14 @@ pub(crate) enum Operations {
     /// Show what happened to an operation, event by event
     Show {
         #[command(flatten)]
-        reading: Reading,
+        receipts: Receipts,
         /// The operation's id, `op_…`
         id: String,
     },
     /// Settle an operation in doubt, after looking at its target
     Resolve {
         #[command(flatten)]
-        reading: Reading,
+        receipts: Receipts,
         /// The operation's id, `op_…`
         id: String,
         /// What was found out
@@ -257,7 +296,7 @@ pub(crate) enum StoreCommand {
     ///
     /// Reads everything and changes nothing; a server may run meanwhile. Ends with 1 if something
     /// is found, and says what to do about it.
-    Check(Reading),
+    Check(Receipts),
     /// Copy everything into another store: from SQLite to PostgreSQL, or back
     ///
     /// Receipts with their logs, answers and questions, workspaces, agent keys and notes. Stop all

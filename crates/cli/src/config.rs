@@ -5,7 +5,7 @@ mod settings;
 
 use std::{fmt, net::SocketAddr, ops::RangeInclusive, path::PathBuf, str::FromStr, time::Duration};
 
-pub(crate) use layers::{Flags, Found, Layers, Source, layers};
+pub(crate) use layers::{Flags, Found, Layers, Source, defaults, lay, layers, table, unreadable};
 pub(crate) use settings::{Kind, SETTINGS, Setting, nearest};
 
 use crate::{

@@ -15,6 +15,7 @@ use crate::{
     address::Address,
     claim,
     config::Config,
+    environment,
     exit::{Exit, Failure},
 };
 
@@ -36,7 +37,13 @@ const SECRET_BYTES_MAX: u64 = 4096;
 pub(crate) struct Folder {
     path: PathBuf,
     database: PathBuf,
+    /// What it is, and the flag that names it.
+    called: Called,
 }
+
+type Called = (&'static str, &'static str);
+const DATA: Called = ("the data folder", "--data");
+const STATE: Called = ("the state folder", "--state");
 
 /// The first agent key.
 pub(crate) enum FirstKey {
@@ -70,7 +77,19 @@ impl Folder {
             Address::Sqlite(Some(file)) => file.clone(),
             Address::Sqlite(None) | Address::Postgres(_) => path.join(DATABASE),
         };
-        Self { path, database }
+        Self {
+            path,
+            database,
+            called: DATA,
+        }
+    }
+
+    /// The folder that the configuration names, as the proxy's: it has receipts and no agent key.
+    pub(crate) fn of_proxy(config: &Config) -> Self {
+        Self {
+            called: STATE,
+            ..Self::at(config)
+        }
     }
 
     /// Creates the folder, for its owner only, if it is not there.
@@ -81,7 +100,7 @@ impl Folder {
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder
             .create(&self.path)
-            .map_err(|error| unusable("the data folder", &self.path, "created", &error))?;
+            .map_err(|error| self.unusable("created", &error))?;
         self.writable().map(drop)
     }
 
@@ -99,8 +118,16 @@ impl Folder {
         } else {
             format!("there is no {}", folder.database.display())
         };
-        Err(Failure::new(Exit::NotFound, missing)
-            .hint("give what `counterfoil serve` uses with --data or --store, or start it once"))
+        let proxys = environment::state_folder().filter(|state| state.join(DATABASE).exists());
+        let proxys = proxys.map_or_else(String::new, |state| {
+            format!(
+                "; what `counterfoil proxy` keeps is seen with --state {}",
+                state.display()
+            )
+        });
+        Err(Failure::new(Exit::NotFound, missing).hint(format!(
+            "give what `counterfoil serve` uses with --data or --store, or start it once{proxys}"
+        )))
     }
 
     /// The SQLite database.
@@ -165,7 +192,7 @@ impl Folder {
                     .hint("it is starting here, or was stopped while it did; end it (`fuser` or `lsof` names it) and start again"));
                 }
                 Err(TryLockError::Error(error)) => {
-                    return Err(unusable("the data folder", &self.path, "locked", &error));
+                    return Err(self.unusable("locked", &error));
                 }
             }
         }
@@ -180,7 +207,13 @@ impl Folder {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         options
             .open(&lock)
-            .map_err(|error| unusable("the data folder", &self.path, "written to", &error))
+            .map_err(|error| self.unusable("written to", &error))
+    }
+
+    /// The folder itself cannot be used.
+    fn unusable(&self, done: &str, error: &Error) -> Failure {
+        let (what, flag) = self.called;
+        refused(what, &self.path, done, error, flag)
     }
 
     /// Makes sure that the first agent key works and is in its file: one admin key of the
@@ -397,22 +430,28 @@ fn only_line(text: &str, path: &Path, what: &str) -> Result<String, Failure> {
     Ok(line.to_owned())
 }
 
+fn unusable(what: &str, path: &Path, done: &str, error: &Error) -> Failure {
+    refused(what, path, done, error, DATA.1)
+}
+
 #[allow(
     clippy::wildcard_enum_match_arm,
     reason = "the enum is non-exhaustive, and every kind has a hint"
 )]
-fn unusable(what: &str, path: &Path, done: &str, error: &Error) -> Failure {
+fn refused(what: &str, path: &Path, done: &str, error: &Error, flag: &str) -> Failure {
     let path = path.display();
     let hint = match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-            "give this user the permission, or name another folder with --data"
+            format!("give this user the permission, or name another folder with {flag}")
         }
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space on that disk",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "free some space on that disk".to_owned()
+        }
         ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
-            "there is a file in its place; name another folder with --data"
+            format!("there is a file in its place; name another folder with {flag}")
         }
-        ErrorKind::NotFound => "check the path",
-        _ => "name another folder with --data",
+        ErrorKind::NotFound => "check the path".to_owned(),
+        _ => format!("name another folder with {flag}"),
     };
     Failure::new(
         Exit::Store,

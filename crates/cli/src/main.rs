@@ -17,6 +17,7 @@ mod operations;
 mod otlp;
 mod output;
 mod postgres;
+mod proxy;
 mod serve;
 mod sqlite;
 mod store_check;
@@ -46,11 +47,12 @@ fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Serve(serve) => serve::run(&serve),
         Command::Mcp(mcp) => mcp::run(&mcp),
+        Command::Proxy(proxy) => proxy::run(&proxy),
         Command::Keys(keys) => keys::run(keys),
         Command::Operations(operations) => operations::run(operations),
         Command::Migrate(reading) => migrate::run(&reading),
-        Command::Sweep(reading) => sweep::run(&reading),
-        Command::Store(StoreCommand::Check(reading)) => store_check::run(&reading),
+        Command::Sweep(receipts) => sweep::run(&receipts),
+        Command::Store(StoreCommand::Check(receipts)) => store_check::run(&receipts),
         Command::Store(StoreCommand::Copy(copy)) => store_copy::run(&copy),
         Command::Config(Config::Check(reading)) => check::run(&reading),
         Command::Completions { shell } => completions(shell),

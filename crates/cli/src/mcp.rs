@@ -33,7 +33,7 @@ pub(crate) fn run(mcp: &Mcp) -> Result<(), Failure> {
 async fn serve(mcp: &Mcp, config: &Config, folder: &Folder) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let (application, store) = application(config, folder, Mode::Serving).await?;
-    check_clock(&application, false).await?;
+    check_clock(application.engine(), false, "serve --accept-clock").await?;
     let file = match &mcp.agent_key_file {
         Some(file) => file.clone(),
         None => {

@@ -1,6 +1,6 @@
 use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
-use counterfoil_engine::KeyRing;
+use counterfoil_engine::{Engine, KeyRing, Limits};
 use counterfoil_postgres::PostgresStore;
 use counterfoil_server::{Application, Rate, Settings};
 use counterfoil_sqlite::SqliteStore;
@@ -141,12 +141,14 @@ pub(crate) async fn application(
 
 /// Before a process takes calls: one whose clock is not that of the ones before it would expire
 /// receipts too early, or leave ones that are over at once when the clock is set right.
-pub(crate) async fn check_clock(application: &Application, accept: bool) -> Result<(), Failure> {
-    match application.engine().check_clock(accept).await {
+///
+/// `way` is the command that accepts it once.
+pub(crate) async fn check_clock(engine: &Engine, accept: bool, way: &str) -> Result<(), Failure> {
+    match engine.check_clock(accept).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(moved)) => Err(Failure::new(Exit::Store, moved.to_string()).hint(
-            "set the machine's clock right; if it is right now, say `serve --accept-clock` once",
-        )),
+        Ok(Err(moved)) => Err(Failure::new(Exit::Store, moved.to_string()).hint(format!(
+            "set the machine's clock right; if it is right now, say `{way}` once"
+        ))),
         Err(error) => Err(counterfoil_server::Error::from(error).into()),
     }
 }
@@ -226,6 +228,25 @@ where
     runtime()?.block_on(async {
         let (application, store) = application(config, &folder, Mode::Changing).await?;
         let done = body(application).await;
+        store.close().await;
+        done
+    })
+}
+
+/// Runs a short command on receipts alone: the store may be an application's or a proxy's, and
+/// nothing but the receipts is looked for in it.
+pub(crate) fn with_engine<T, F>(config: &Config, mode: Mode, body: F) -> Result<T, Failure>
+where
+    F: AsyncFnOnce(Engine) -> Result<T, Failure>,
+{
+    let folder = folder(config, mode)?;
+    runtime()?.block_on(async {
+        let store = open(config, &folder, mode).await?;
+        let limits = Limits {
+            patience: config.lock_patience,
+            ..Limits::default()
+        };
+        let done = body(Engine::builder(store.shared()).limits(limits).build()).await;
         store.close().await;
         done
     })

@@ -1,15 +1,17 @@
 use counterfoil_core::{Event, OperationId, State, Verdict, WorkspaceId};
+use counterfoil_engine::Engine;
 use counterfoil_server::{
     OperationFilter, OperationPage, OperationView, list_operations, rfc3339, show_operation,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
-    args::{Operations, Reading, VerdictName},
+    args::{Operations, Receipts, VerdictName},
     config::Config,
     exit::{Exit, Failure},
-    open::{with_application, with_reading},
+    open::{Mode, with_engine},
     output::{print, print_json, shown, table},
+    proxy::{Labels, tool},
 };
 
 /// Longest reason of a resolution, in characters.
@@ -18,50 +20,59 @@ const REASON_CHARS_MAX: usize = 500;
 pub(crate) fn run(command: Operations) -> Result<(), Failure> {
     match command {
         Operations::List {
-            reading,
+            receipts,
             workspace,
-            state,
+            within,
             limit,
             cursor,
         } => {
             let workspace = WorkspaceId::new(workspace)
                 .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
             let filter = OperationFilter {
-                state: state.as_deref(),
+                state: within.as_deref(),
                 limit,
                 cursor: cursor.as_deref(),
             };
-            let config = Config::load(&reading.place.flags())?;
-            let page = with_reading(&config, async |application| {
-                Ok(list_operations(application.engine(), &workspace, &filter).await?)
+            let config = Config::load(&receipts.flags())?;
+            let (page, labels) = with_engine(&config, Mode::Reading, async |engine| {
+                let page = list_operations(&engine, &workspace, &filter).await?;
+                let shown = page.operations.iter().map(OperationView::receipt);
+                let labels = Labels::read(engine.store().as_ref(), shown).await?;
+                Ok((page, labels))
             })?;
-            print_page(&reading, &page)
+            print_page(&receipts, &page, &labels)
         }
-        Operations::Show { reading, id } => {
-            let config = Config::load(&reading.place.flags())?;
-            let view = with_reading(&config, async |application| {
-                Ok(show_operation(application.engine(), &id).await?)
+        Operations::Show { receipts, id } => {
+            let config = Config::load(&receipts.flags())?;
+            let (view, labels) = with_engine(&config, Mode::Reading, async |engine| {
+                whole(&engine, &id).await
             })?;
-            print_view(&reading, &view)
+            print_view(&receipts, &view, &labels)
         }
         Operations::Resolve {
-            reading,
+            receipts,
             id,
             verdict,
             reason,
         } => {
-            let view = resolve(&reading, &id, verdict, &reason)?;
-            print_view(&reading, &view)
+            let (view, labels) = resolve(&receipts, &id, verdict, &reason)?;
+            print_view(&receipts, &view, &labels)
         }
     }
 }
 
+async fn whole(engine: &Engine, id: &str) -> Result<(OperationView, Labels), Failure> {
+    let view = show_operation(engine, id).await?;
+    let labels = Labels::read(engine.store().as_ref(), [view.receipt()].into_iter()).await?;
+    Ok((view, labels))
+}
+
 fn resolve(
-    reading: &Reading,
+    receipts: &Receipts,
     id: &str,
     verdict: VerdictName,
     reason: &str,
-) -> Result<OperationView, Failure> {
+) -> Result<(OperationView, Labels), Failure> {
     let fits = (1..=REASON_CHARS_MAX).contains(&reason.trim().chars().count());
     if !fits || reason.chars().any(char::is_control) {
         return Err(Failure::new(
@@ -78,10 +89,9 @@ fn resolve(
             VerdictName::NotHappened => Verdict::NotHappened,
         },
     };
-    let config = Config::load(&reading.place.flags())?;
-    with_application(&config, async |application| {
-        let engine = application.engine();
-        let before = show_operation(engine, id).await?;
+    let config = Config::load(&receipts.flags())?;
+    with_engine(&config, Mode::Changing, async |engine| {
+        let before = show_operation(&engine, id).await?;
         if before.receipt().status.state != State::OutcomeUnknown {
             return Err(Failure::new(
                 Exit::Failure,
@@ -94,13 +104,27 @@ fn resolve(
         store
             .record(operation_id, event, engine.now(), reason, None)
             .await?;
-        Ok(show_operation(engine, id).await?)
+        whole(&engine, id).await
     })
 }
 
-fn print_page(reading: &Reading, page: &OperationPage) -> Result<(), Failure> {
-    if reading.json {
-        return print_json(&page.to_json());
+/// An operation of a proxy as JSON also says which tool of which upstream was called.
+fn with_upstream(mut json: Value, view: &OperationView, labels: &Labels) -> Value {
+    let receipt = view.receipt();
+    if let Some(label) = labels.of(receipt) {
+        json["tool"] = json!(tool(receipt));
+        json["upstream"] = json!(label);
+    }
+    json
+}
+
+fn print_page(receipts: &Receipts, page: &OperationPage, labels: &Labels) -> Result<(), Failure> {
+    if receipts.json() {
+        let mut whole = page.to_json();
+        let views = page.operations.iter();
+        let operations = views.map(|view| with_upstream(view.summary(), view, labels));
+        whole["operations"] = operations.collect();
+        return print_json(&whole);
     }
     let rows: Vec<Vec<String>> = page
         .operations
@@ -112,7 +136,7 @@ fn print_page(reading: &Reading, page: &OperationPage) -> Result<(), Failure> {
                 view.state().to_owned(),
                 receipt.effect().as_str().to_owned(),
                 receipt.status.attempts.latest().to_string(),
-                receipt.identity.target.to_string(),
+                labels.target(receipt),
                 receipt.identity.principal.to_string(),
                 rfc3339(receipt.created_at),
             ]
@@ -134,11 +158,12 @@ fn print_page(reading: &Reading, page: &OperationPage) -> Result<(), Failure> {
     print(&text)
 }
 
-fn print_view(reading: &Reading, view: &OperationView) -> Result<(), Failure> {
-    if reading.json {
-        return print_json(&view.to_json());
+fn print_view(receipts: &Receipts, view: &OperationView, labels: &Labels) -> Result<(), Failure> {
+    if receipts.json() {
+        return print_json(&with_upstream(view.to_json(), view, labels));
     }
-    let summary = view.summary();
+    let mut summary = view.summary();
+    summary["target"] = json!(labels.target(view.receipt()));
     let field = |name: &str| match summary.get(name) {
         Some(Value::String(text)) => shown(text),
         Some(Value::Null) | None => "-".to_owned(),

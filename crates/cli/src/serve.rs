@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A stop that takes longer than its bound ends the process all the same.
-const EXIT_KILLED: i32 = 130;
+pub(crate) const EXIT_KILLED: i32 = 130;
 
 pub(crate) fn run(serve: &Serve) -> Result<(), Failure> {
     let config = Config::load(&serve.flags())?;
@@ -45,7 +45,7 @@ async fn listen(config: &Config, folder: &Folder, accept_clock: bool) -> Result<
         .local_addr()
         .map_err(|error| cannot_listen(config.listen, &error))?;
     let (application, store) = application(config, folder, Mode::Serving).await?;
-    check_clock(&application, accept_clock).await?;
+    check_clock(application.engine(), accept_clock, "serve --accept-clock").await?;
     let first = folder
         .first_key(config, application.engine(), &application.agent_keys())
         .await?;
@@ -125,7 +125,7 @@ async fn until_stopped(
     clippy::wildcard_enum_match_arm,
     reason = "the enum is non-exhaustive, and every kind has a hint"
 )]
-fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
+pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     let hint = match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             "another process has this port; stop it, or name another port with --listen"

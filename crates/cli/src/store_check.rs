@@ -10,7 +10,7 @@ use counterfoil_store::{Census, Inspection, Store, Whole};
 use serde_json::{Value, json};
 
 use crate::{
-    args::Reading,
+    args::Receipts,
     config::Config,
     exit::{Exit, Failure},
     open::{self, Mode, Opened, open, runtime},
@@ -30,8 +30,8 @@ const LAPSED_FOR: Duration = Duration::from_secs(60);
 const RESTORE: &str = "no step of Counterfoil leaves this behind: look at who else writes to this \
                        database; restore a copy from before, or settle the operation by hand";
 
-pub(crate) fn run(reading: &Reading) -> Result<(), Failure> {
-    let config = Config::load(&reading.place.flags())?;
+pub(crate) fn run(receipts: &Receipts) -> Result<(), Failure> {
+    let config = Config::load(&receipts.flags())?;
     let folder = open::folder(&config, Mode::Reading)?;
     let report = runtime()?.block_on(async {
         let store = open(&config, &folder, Mode::Reading).await?;
@@ -39,7 +39,7 @@ pub(crate) fn run(reading: &Reading) -> Result<(), Failure> {
         store.close().await;
         report
     })?;
-    if reading.json {
+    if receipts.json() {
         print_json(&report.json())?;
     } else {
         print(&report.text())?;
@@ -263,7 +263,11 @@ impl Report {
         for (name, value) in &self.inspection.facts {
             line(name, value);
         }
-        line("application", &format!("schema {}", self.application));
+        let application = match self.application {
+            0 => "none (a proxy's store)".to_owned(),
+            version => format!("schema {version}"),
+        };
+        line("application", &application);
         if let Some(ahead) = self.clock_ahead {
             line("clock", &format!("{ahead} ms ahead of the database's"));
         }

@@ -2,10 +2,10 @@ use counterfoil_server::rfc3339;
 use serde_json::json;
 
 use crate::{
-    args::Reading,
+    args::Receipts,
     config::Config,
     exit::Failure,
-    open::with_application,
+    open::{Mode, with_engine},
     output::{print, print_json},
 };
 
@@ -13,12 +13,12 @@ const WHY_NOTHING: &str = "nothing may be purged yet: a purge needs a receipt pa
                            sweeps at least an hour apart; sweep again in an hour, or leave it to \
                            the running server";
 
-pub(crate) fn run(reading: &Reading) -> Result<(), Failure> {
-    let config = Config::load(&reading.place.flags())?;
-    let report = with_application(&config, async |application| {
-        Ok(application.engine().sweep().await?)
+pub(crate) fn run(receipts: &Receipts) -> Result<(), Failure> {
+    let config = Config::load(&receipts.flags())?;
+    let report = with_engine(&config, Mode::Changing, async |engine| {
+        Ok(engine.sweep().await?)
     })?;
-    if reading.json {
+    if receipts.json() {
         return print_json(&json!({
             "lapsed": report.lapsed,
             "results_deleted": report.results,

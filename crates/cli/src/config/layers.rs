@@ -52,18 +52,21 @@ pub(crate) struct Flags {
 /// Every setting with the value in force.
 pub(crate) type Layers = BTreeMap<&'static str, Found>;
 
+/// Every setting with its default.
+pub(crate) fn defaults() -> Layers {
+    let default = |setting: &Setting| Found {
+        text: setting.default.to_owned(),
+        source: Source::Default,
+    };
+    SETTINGS
+        .iter()
+        .map(|setting| (setting.name, default(setting)))
+        .collect()
+}
+
 /// Lays file, environment and flags over the defaults.
 pub(crate) fn layers(flags: &Flags, environment: &[(String, String)]) -> Result<Layers, Failure> {
-    let mut layers: Layers = SETTINGS
-        .iter()
-        .map(|setting| {
-            let found = Found {
-                text: setting.default.to_owned(),
-                source: Source::Default,
-            };
-            (setting.name, found)
-        })
-        .collect();
+    let mut layers = defaults();
     if let Some((path, text)) = config_file(flags, environment)? {
         lay_file(&mut layers, &path, &text)?;
     }
@@ -85,7 +88,8 @@ pub(crate) fn layers(flags: &Flags, environment: &[(String, String)]) -> Result<
     Ok(layers)
 }
 
-fn lay(layers: &mut Layers, name: &str, text: String, source: Source) {
+/// Lays one value over what is there. Only a setting that exists can be laid over.
+pub(crate) fn lay(layers: &mut Layers, name: &str, text: String, source: Source) {
     if let Some(found) = layers.get_mut(name) {
         *found = Found { text, source };
     }
@@ -103,19 +107,20 @@ fn config_file(
     match std::fs::read_to_string(&path) {
         Ok(text) => Ok(Some((path, text))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => Ok(None),
-        Err(error) => Err(Failure::new(
-            Exit::Config,
-            format!(
-                "the configuration file {} cannot be read: {error}",
-                path.display()
-            ),
-        )
-        .hint("check the path and its permissions")),
+        Err(error) => Err(unreadable(&path, &error)),
     }
 }
 
-fn lay_file(layers: &mut Layers, path: &Path, text: &str) -> Result<(), Failure> {
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+/// A configuration file that was named and cannot be read.
+pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
+    let path = path.display();
+    let text = format!("the configuration file {path} cannot be read: {error}");
+    Failure::new(Exit::Config, text).hint("check the path and its permissions")
+}
+
+/// The TOML of a configuration file.
+pub(crate) fn table(path: &Path, text: &str) -> Result<toml::Table, Failure> {
+    text.parse().map_err(|error: toml::de::Error| {
         // The error's own rendering would show the line, and so perhaps a secret.
         let line = error
             .span()
@@ -126,7 +131,11 @@ fn lay_file(layers: &mut Layers, path: &Path, text: &str) -> Result<(), Failure>
             format!("{}, line {line}: {}", path.display(), error.message()),
         )
         .hint("the file is TOML: sections in brackets, then key = value")
-    })?;
+    })
+}
+
+fn lay_file(layers: &mut Layers, path: &Path, text: &str) -> Result<(), Failure> {
+    let table = table(path, text)?;
     for (section, value) in &table {
         if let Some(setting) = SETTINGS.iter().find(|setting| setting.name == section) {
             let text = spelled(setting, value, path)?;

@@ -66,7 +66,7 @@ fn what_is_not_there_is_said_with_a_hint() {
         .run(&["keys", "issue", "--name", "x", "--workspace", "a b"])
         .fails(2);
     place
-        .run(&["operations", "list", "--state", "nonsense"])
+        .run(&["operations", "list", "--in", "nonsense"])
         .fails(2);
     place.run(&["operations", "list", "--limit", "0"]).fails(2);
     place.run(&["keys", "issue"]).fails(2);

@@ -6,6 +6,8 @@ mod configuration;
 mod lost;
 mod postgres;
 mod process;
+#[cfg(unix)]
+mod proxy;
 mod serve;
 mod stdio;
 mod store;

@@ -62,7 +62,7 @@ fn field_14_field_21_a_call_in_doubt_is_found_explained_and_resolved_with_a_reas
         .expect("a handle")
         .to_owned();
 
-    let listed = folder.json(&["operations", "list", "--state", "outcome_unknown"]);
+    let listed = folder.json(&["operations", "list", "--in", "outcome_unknown"]);
     assert_eq!(
         listed["operations"][0]["operation_id"],
         json!(id),
