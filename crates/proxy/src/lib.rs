@@ -14,14 +14,24 @@
 //! Architecture invariant: the judgement about calls without a key ([`keyless`]) is a pure function
 //! of what is known of earlier calls; it never sees arguments or results.
 
+mod call;
+mod catalog;
 mod check;
 mod front;
+mod guard;
 mod keyless;
+mod lines;
+mod own_tools;
+mod link;
+mod proxy;
+mod raw;
+mod say;
 mod session;
 mod settings;
 mod transport;
 mod wire;
 
+pub use proxy::{Proxy, ServeError, StartError};
 pub use settings::{
     InvalidSettings, Keyless, Listening, ProviderKey, Reconcile, Restart, Settings, Target,
     ToolPolicy,

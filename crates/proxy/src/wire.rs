@@ -106,6 +106,19 @@ pub(crate) trait Transport: Send + Sync + 'static {
     /// nothing happens. [`Sink::failed`] need not follow.
     fn forget(&self, id: &Id);
 
+    /// The revision that the handshake agreed on, for what follows it.
+    fn negotiated(&self, version: &str) {
+        let _ = version;
+    }
+
+    /// The upstream has ended the session of the handshake (HTTP 404): it must be made again.
+    fn is_expired(&self) -> bool {
+        false
+    }
+
+    /// Forgets the session, before the handshake is repeated.
+    fn renew(&self) {}
+
     /// Ends the connection in order: a child's input is closed, then it is waited for, terminated,
     /// killed, each within a bound; a session is ended with DELETE.
     fn close(&self) -> BoxFuture<'_, ()>;

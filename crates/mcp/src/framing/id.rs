@@ -19,6 +19,12 @@ impl Id {
         (text.len() <= ID_BYTES_MAX && (integer || string)).then(|| Self(text.into()))
     }
 
+    /// A number.
+    #[must_use]
+    pub fn number(number: u64) -> Self {
+        Self(number.to_string().into())
+    }
+
     /// The JSON text.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -1,0 +1,582 @@
+//! A call of a mutating tool: its key, what is known of it, its one run, its answer.
+
+mod dispatch;
+mod reconcile;
+mod running;
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use counterfoil_core::{Identity, Key, OperationId, State, Target, Timestamp};
+use counterfoil_engine::{Answer, Call, Lookup, Open, Operation, Ready, Reason, Refusal};
+use counterfoil_mcp::framing::{Id, RpcError, codes, error_text, result_text};
+
+use crate::{
+    Keyless,
+    call::{self, CallParams, Elsewhere, Guarded, Place},
+    catalog::{KEY_ARGUMENT, Tool},
+    keyless::{CallDigest, Channel, Delivery, KeylessCall, Pairing},
+    link::{Forwarded, Watch},
+    own_tools::Asker,
+    say::{self, Dialect, Refused, Voice},
+    session::Session,
+    settings::ProviderKey,
+    wire::{Handed, HttpFacts, Ticket},
+};
+
+pub(crate) use running::Running;
+
+/// How often a call without a key is judged anew, because a rival took what it was to get.
+const JUDGED_MAX: u32 = 8;
+
+/// A call that is guarded, with all that is its own.
+pub(crate) struct GuardedCall {
+    pub(crate) id: Id,
+    /// Members beside the parameters.
+    pub(crate) own: Vec<String>,
+    pub(crate) params: String,
+    pub(crate) name: String,
+    pub(crate) client_name: String,
+    /// What 2026-07-28 wants in `_meta`, as JSON text.
+    pub(crate) meta: Option<String>,
+    pub(crate) is_modern: bool,
+    pub(crate) text: Bytes,
+    pub(crate) ticket: Ticket,
+    pub(crate) channel: Channel,
+    pub(crate) http: Option<Arc<HttpFacts>>,
+}
+
+/// Whether the client still waits for a call.
+#[derive(Default)]
+pub(crate) struct Stop(Mutex<Stopped>);
+
+#[derive(Default)]
+struct Stopped {
+    at: Option<Timestamp>,
+    delivery: Option<Delivery>,
+}
+
+impl Stop {
+    /// The client does not wait any more, or its connection has ended: whatever the answer will
+    /// be, it is proven undelivered.
+    pub(crate) fn stop(&self, now: Timestamp) {
+        let mut stopped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if stopped.at.is_none() {
+            stopped.at = Some(now);
+            if let Some(delivery) = &stopped.delivery {
+                delivery.undelivered(now);
+            }
+        }
+    }
+
+    /// Whose delivery is meant.
+    fn concerns(&self, delivery: &Delivery) {
+        let mut stopped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = stopped.at {
+            delivery.undelivered(at);
+        }
+        stopped.delivery = Some(delivery.clone());
+    }
+
+    /// The handing out that was meant is not to be.
+    fn forget(&self) {
+        let mut stopped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stopped.delivery = None;
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stopped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stopped.at.is_some()
+    }
+}
+
+/// What is sent to the client, and what that delivers.
+struct Said {
+    text: Bytes,
+    delivery: Option<Delivery>,
+    /// It is the operation's answer, and not only that there is none yet.
+    is_answer: bool,
+}
+
+impl Said {
+    const fn of_nothing(text: Bytes) -> Self {
+        Self {
+            text,
+            delivery: None,
+            is_answer: false,
+        }
+    }
+}
+
+/// A call that is understood: what it asks, of which tool, how it is kept.
+struct Asked {
+    call: GuardedCall,
+    tool: Arc<Tool>,
+    operation: Arc<Operation>,
+    canonical: Vec<u8>,
+    digest: CallDigest,
+    inputs: Option<[u8; 32]>,
+    /// The key was made from one that could not be used.
+    replaced: bool,
+    /// The caller's own key goes to a tool that has a parameter for it.
+    forwarded_key: Option<Key>,
+    stop: Arc<Stop>,
+}
+
+/// A key, and under which target it names the call.
+struct Named {
+    key: Key,
+    operation: String,
+    place: Option<Place>,
+}
+
+impl Session {
+    /// Carries a guarded call through, and answers it if the client still waits.
+    pub(crate) async fn guard(self: &Arc<Self>, call: GuardedCall, stop: Arc<Stop>) {
+        let ticket = call.ticket;
+        let Some(said) = self.guarded(call, &stop).await else {
+            return;
+        };
+        if !self.begins_answer(ticket, said.delivery.as_ref()) {
+            return;
+        }
+        let handed = self.client.answer(ticket, said.text).await;
+        let Some(delivery) = said.delivery.filter(|_| !stop.is_stopped()) else {
+            return;
+        };
+        let now = self.shared.engine.now();
+        match handed {
+            Handed::Over if said.is_answer => delivery.handed(now),
+            Handed::Over => delivery.told(now),
+            Handed::Gone => delivery.undelivered(now),
+        }
+    }
+
+    /// `None`: it was passed on as it is.
+    async fn guarded(self: &Arc<Self>, call: GuardedCall, stop: &Arc<Stop>) -> Option<Said> {
+        let mut listed = true;
+        if self.link.is_stale()
+            && let Err(why) = self.link.learn_tools(call.meta.as_deref()).await
+        {
+            tracing::warn!(%why, "the server's tools are not known; every call counts as mutating");
+            listed = false;
+        }
+        let known = self.link.tool(&call.name);
+        if known.is_none()
+            && let Some(text) = self.own_tool(&call).await
+        {
+            return Some(Said::of_nothing(text));
+        }
+        let tool = match known {
+            Some(tool) if !tool.is_mutating(&self.shared.settings) => {
+                self.pass(call, Some(&tool)).await;
+                return None;
+            }
+            // A tool that the server does not list reserves nothing: it says itself that there is
+            // none.
+            None if listed => {
+                self.pass(call, None).await;
+                return None;
+            }
+            Some(tool) => tool,
+            None => Arc::new(Tool::unknown(&call.name)),
+        };
+        let id = call.id.clone();
+        let said = self.understood(call, tool, stop).await;
+        Some(said.unwrap_or_else(|error| Said::of_nothing(error_text(Some(&id), &error))))
+    }
+
+    /// The answer of one of the proxy's own tools, if it is one.
+    async fn own_tool(&self, call: &GuardedCall) -> Option<Bytes> {
+        let shared = &self.shared;
+        let own = shared.own.as_ref()?;
+        let tool = own.find(&call.name)?;
+        let asker = Asker {
+            engine: &shared.engine,
+            workspace: &shared.workspace,
+            principal: &self.principal,
+            upstream: &shared.upstream,
+            is_modern: call.is_modern,
+        };
+        let params = CallParams::read(&call.params).ok()?;
+        let result = own.call(tool, params.arguments(), asker, shared.as_ref());
+        Some(result_text(&call.id, &result.await))
+    }
+
+    /// Passes a call on that is not guarded.
+    async fn pass(&self, call: GuardedCall, tool: Option<&Tool>) {
+        let headers = match (tool, CallParams::read(&call.params)) {
+            (Some(tool), Ok(params)) => {
+                self.link
+                    .param_headers(tool, &params, call.http.as_deref())
+            }
+            (None, _) | (_, Err(_)) => Vec::new(),
+        };
+        // From here on it is stopped as what is passed on.
+        self.begins_answer(call.ticket, None);
+        let forwarded = Forwarded {
+            id: call.id,
+            method: "tools/call".to_owned(),
+            text: call.text,
+            ticket: call.ticket,
+            http: call.http,
+            is_modern: call.is_modern,
+            watch: Watch::Nothing,
+            headers,
+        };
+        self.link.forward(forwarded).await;
+    }
+
+    fn voice<'a>(
+        &'a self,
+        call: &'a GuardedCall,
+        key_argument: &'a str,
+        dialect: Dialect,
+        is_key_replaced: bool,
+    ) -> Voice<'a> {
+        Voice {
+            prefix: &self.shared.settings.meta_prefix,
+            is_modern: call.is_modern,
+            dialect,
+            is_key_replaced,
+            tool: &call.name,
+            key_argument,
+            own_tools: self.shared.settings.own_tools.as_deref(),
+        }
+    }
+
+    fn voice_of<'a>(&'a self, asked: &'a Asked, dialect: Dialect) -> Voice<'a> {
+        let argument = call::key_argument(&asked.tool);
+        self.voice(&asked.call, argument, dialect, asked.replaced)
+    }
+
+    /// There are too many calls.
+    pub(crate) fn refuse_busy(&self, call: &GuardedCall) {
+        let voice = self.voice(call, KEY_ARGUMENT, Dialect::None, false);
+        let said = voice.answer(&busy(), None);
+        self.answer_at_once(call.ticket, said.message(&call.id));
+    }
+
+    async fn understood(
+        self: &Arc<Self>,
+        call: GuardedCall,
+        tool: Arc<Tool>,
+        stop: &Arc<Stop>,
+    ) -> Result<Said, RpcError> {
+        let settings = &self.shared.settings;
+        let elsewhere = Elsewhere {
+            envelope: &call.own,
+            outside: None,
+        };
+        let params = CallParams::read(&call.params)?;
+        let taken = params.take_key(&tool, &settings.meta_prefix, elsewhere)?;
+        let canonical = params.canonical(&tool)?;
+        let inputs = params.inputs()?;
+        let request_state = params.request_state().map(str::to_owned);
+        let operation = self.shared.operation(&call.name).map_err(|error| {
+            RpcError::new(codes::INTERNAL, error.to_string())
+        })?;
+        let digest = call::call_digest(
+            self.shared.workspace.as_str(),
+            self.principal.as_str(),
+            &self.shared.upstream,
+            &call.client_name,
+            &call.name,
+            &canonical,
+        );
+        let policy = settings.tool(&call.name);
+        let keyless = policy.keyless.unwrap_or(settings.keyless);
+        let asked = Asked {
+            replaced: taken.as_ref().is_some_and(|taken| taken.replaced),
+            forwarded_key: taken.as_ref().map(|taken| taken.key.clone()),
+            call,
+            tool,
+            operation,
+            canonical,
+            digest,
+            inputs,
+            stop: Arc::clone(stop),
+        };
+        if let Some(taken) = taken {
+            let named = Named {
+                operation: call::operation(Some(taken.place), &asked.call.name),
+                key: taken.key,
+                place: Some(taken.place),
+            };
+            return Ok(self.keyed(&Arc::new(asked), named).await);
+        }
+        // It goes on with the operation that asked.
+        if asked.inputs.is_some() {
+            let pairing = self.keyless_call(&asked, keyless);
+            let key = self
+                .shared
+                .deliveries
+                .open_question(&pairing, request_state.as_deref(), self.shared.engine.now())
+                .await;
+            if let Ok(Some(key)) = key {
+                let named = Named {
+                    operation: call::operation(None, &asked.call.name),
+                    key,
+                    place: None,
+                };
+                return Ok(self.keyed(&Arc::new(asked), named).await);
+            }
+        }
+        if let Some(refusal) = self.invalid(&asked, Dialect::None) {
+            return Ok(refusal);
+        }
+        match keyless {
+            Keyless::Require => {
+                let voice = self.voice_of(&asked, Dialect::Argument);
+                let said = voice.refuse(&Refused::KeyRequired);
+                Ok(Said::of_nothing(said.message(&asked.call.id)))
+            }
+            Keyless::Attach | Keyless::Ask | Keyless::Mint => Ok(self.paired(&Arc::new(asked), keyless).await),
+        }
+    }
+
+    fn identity(&self, named: &Named) -> Identity {
+        Identity {
+            workspace: self.shared.workspace.clone(),
+            principal: self.principal.clone(),
+            target: Target {
+                operation: named.operation.clone(),
+                parameters: Vec::new(),
+                upstream: self.shared.upstream.clone(),
+            },
+            key: named.key.clone(),
+        }
+    }
+
+    fn engine_call(&self, asked: &Asked, named: &Named) -> Call {
+        let place = match named.operation.as_str() {
+            "*" => Some(Place::Meta),
+            _ => None,
+        };
+        Call {
+            identity: self.identity(named),
+            fingerprint: call::fingerprint(place, &asked.call.name, &asked.canonical),
+            operation: Arc::clone(&asked.operation),
+            authority: Arc::new(Open),
+            wait: None,
+            inputs: asked.inputs,
+        }
+    }
+
+    fn keyless_call(&self, asked: &Asked, keyless: Keyless) -> KeylessCall {
+        let policy = self.shared.settings.tool(&asked.call.name);
+        KeylessCall {
+            workspace: self.shared.workspace.clone(),
+            principal: self.principal.clone(),
+            upstream: self.shared.upstream.clone(),
+            operation: call::operation(None, &asked.call.name),
+            digest: asked.digest,
+            fingerprint: call::fingerprint(None, &asked.call.name, &asked.canonical),
+            channel: asked.call.channel,
+            annotated: asked.tool.annotated || policy.read_only.is_some(),
+            keyless,
+        }
+    }
+
+    /// What is wrong with the arguments, before a key is used up.
+    fn invalid(&self, asked: &Asked, dialect: Dialect) -> Option<Said> {
+        let given = CallParams::read(&asked.call.params).ok()?;
+        let guarded = Guarded {
+            tool: &asked.tool,
+            key: asked.forwarded_key.as_ref(),
+            provider: None,
+        };
+        let policy = self.shared.settings.tool(&asked.call.name);
+        let provider = match &policy.provider_key {
+            Some(ProviderKey::Argument(name)) => Some(name.as_str()),
+            Some(ProviderKey::Header(_)) | None => None,
+        };
+        let issues = guarded.issues(given.arguments(), provider);
+        if issues.is_empty() {
+            return None;
+        }
+        let voice = self.voice_of(asked, dialect);
+        let said = voice.refuse(&Refused::InvalidArguments(&issues));
+        Some(Said::of_nothing(said.message(&asked.call.id)))
+    }
+
+    /// A call with a key, from the caller or made here.
+    async fn keyed(self: &Arc<Self>, asked: &Arc<Asked>, named: Named) -> Said {
+        let dialect = match named.place {
+            Some(Place::Meta) => Dialect::Meta,
+            Some(Place::Argument | Place::Beside) => Dialect::Argument,
+            None => Dialect::None,
+        };
+        let begin = || {
+            let now = self.shared.engine.now();
+            let delivery = self.shared.deliveries.begin(
+                asked.digest,
+                &named.operation,
+                &named.key,
+                asked.call.channel,
+                now,
+            );
+            asked.stop.concerns(&delivery);
+            delivery
+        };
+        let lookup = self.shared.engine.look_up(self.engine_call(asked, &named));
+        let (answer, delivery) = match lookup.await {
+            Lookup::Answered(answer) if is_of_another(&answer) => (answer, None),
+            Lookup::Answered(answer) => (answer, Some(begin())),
+            Lookup::Ready(ready) => {
+                if let Some(refusal) = self.invalid(asked, dialect) {
+                    return refusal;
+                }
+                let delivery = begin();
+                let (answer, _ran) = self.run(asked, ready, &delivery).await;
+                (answer, Some(delivery))
+            }
+        };
+        let answer = self.looked_into(asked, &named, answer).await;
+        let said = self.voice_of(asked, dialect).answer(&answer, None);
+        Said {
+            is_answer: carries_answer(&answer),
+            text: said.message(&asked.call.id),
+            delivery,
+        }
+    }
+
+    /// A call without a key.
+    async fn paired(self: &Arc<Self>, asked: &Arc<Asked>, keyless: Keyless) -> Said {
+        let voice = self.voice_of(asked, Dialect::None);
+        let of_nothing = |said: say::Said| Said::of_nothing(said.message(&asked.call.id));
+        let keyless = self.keyless_call(asked, keyless);
+        for _ in 0..JUDGED_MAX {
+            let now = self.shared.engine.now();
+            let (pairing, delivery) = match self.shared.deliveries.pair(&keyless, now).await {
+                Ok(judged) => judged,
+                Err(error) => {
+                    return of_nothing(voice.answer(&Reason::from(error).into(), None));
+                }
+            };
+            let (key, operation, is_attached) = match pairing {
+                Pairing::Ask(operation_id) => {
+                    let found = self.shared.engine.store().get(operation_id).await;
+                    let state = match found {
+                        Ok(Some(found)) => found.receipt.status.state,
+                        Ok(None) | Err(_) => State::OutcomeUnknown,
+                    };
+                    return of_nothing(voice.refuse(&Refused::PossibleDuplicate {
+                        operation_id,
+                        state,
+                    }));
+                }
+                Pairing::Run(key) => (key, keyless.operation.clone(), false),
+                Pairing::Attach { key, operation } => (key, operation, true),
+            };
+            asked.stop.concerns(&delivery);
+            let named = Named {
+                key,
+                operation,
+                place: None,
+            };
+            let mut call = self.engine_call(asked, &named);
+            if is_attached {
+                call.wait = Some(asked.operation.policy.attempt_limit);
+            }
+            let (answer, ran) = match self.shared.engine.look_up(call).await {
+                Lookup::Answered(answer) => (answer, false),
+                Lookup::Ready(ready) => self.run(asked, ready, &delivery).await,
+            };
+            // A rival took the key.
+            if !is_attached && !ran && is_of_a_rival(&answer) {
+                asked.stop.forget();
+                delivery.discard();
+                continue;
+            }
+            let answer = self.looked_into(asked, &named, answer).await;
+            let since = answer.operation_id().filter(|_| is_attached && !ran);
+            let now = self.shared.engine.now();
+            let attached = since.map(|operation_id| now.since(made_at(operation_id)));
+            let said = voice.answer(&answer, attached);
+            return Said {
+                is_answer: carries_answer(&answer),
+                text: said.message(&asked.call.id),
+                delivery: Some(delivery),
+            };
+        }
+        of_nothing(voice.answer(&busy(), None))
+    }
+
+    /// Runs it, once its reservation is durable; whether it did run, or a rival was first.
+    async fn run(
+        self: &Arc<Self>,
+        asked: &Arc<Asked>,
+        ready: Ready,
+        delivery: &Delivery,
+    ) -> (Answer, bool) {
+        let ran = Arc::new(AtomicBool::new(false));
+        let handler = {
+            let (session, asked) = (Arc::clone(self), Arc::clone(asked));
+            let (ran, delivery) = (Arc::clone(&ran), delivery.clone());
+            move |attempt| async move {
+                delivery.started();
+                ran.store(true, Ordering::Release);
+                session.dispatch(asked, attempt).await
+            }
+        };
+        let answer = ready.run(handler).await;
+        (answer, ran.load(Ordering::Acquire))
+    }
+}
+
+/// It speaks of an operation that is not this call's.
+const fn is_of_another(answer: &Answer) -> bool {
+    matches!(
+        answer,
+        Answer::Refused(Refusal {
+            reason: Reason::Conflict,
+            ..
+        })
+    )
+}
+
+/// It speaks of an operation that somebody else began.
+const fn is_of_a_rival(answer: &Answer) -> bool {
+    match answer {
+        Answer::Replayed { .. } => true,
+        Answer::Refused(refusal) => {
+            refusal.operation_id.is_some()
+                || matches!(refusal.reason, Reason::InProgress { .. } | Reason::Conflict)
+        }
+        Answer::Ran { .. }
+        | Answer::Asked { .. }
+        | Answer::Failed { .. }
+        | Answer::NotRecorded { .. } => false,
+    }
+}
+
+/// Whoever gets this has what the operation answered.
+const fn carries_answer(answer: &Answer) -> bool {
+    match answer {
+        Answer::Ran { .. }
+        | Answer::Replayed { .. }
+        | Answer::Asked { .. }
+        | Answer::Failed { .. }
+        | Answer::NotRecorded { .. } => true,
+        Answer::Refused(_) => false,
+    }
+}
+
+fn busy() -> Answer {
+    let retry_after = Duration::from_secs(1);
+    Reason::Busy { retry_after }.into()
+}
+
+/// When an operation was first reserved: its id begins with it.
+fn made_at(operation_id: OperationId) -> Timestamp {
+    let mut millis = [0; 8];
+    millis[2..].copy_from_slice(&operation_id.to_bytes()[..6]);
+    Timestamp::from_millis(i64::from_be_bytes(millis))
+}

@@ -1,0 +1,161 @@
+//! How a link comes up, and up again.
+
+use std::{
+    sync::{Arc, PoisonError, Weak, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+
+use super::{Link, OWN_FOR, locked, member, replaced};
+use crate::{
+    raw,
+    settings::Restart,
+    transport,
+    wire::{Failure, Kind, Sink, Transport},
+};
+
+/// A server that ended is started again this often within [`RESTARTS_WITHIN`].
+const RESTARTS_MAX: usize = 3;
+/// See [`RESTARTS_MAX`].
+const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
+
+/// The client's handshake, to be repeated when a server is started again.
+#[derive(Clone, Default)]
+pub(super) struct Handshake {
+    initialize: Option<Bytes>,
+    initialized: Option<Bytes>,
+}
+
+impl Link {
+    /// The handshake as the client began it.
+    pub(crate) fn opened(&self, initialize: Bytes) {
+        *locked(&self.handshake) = Handshake {
+            initialize: Some(initialize),
+            initialized: None,
+        };
+    }
+
+    /// The handshake as the client ended it.
+    pub(crate) fn initialized(&self, notification: Bytes) {
+        locked(&self.handshake).initialized = Some(notification);
+    }
+
+    /// Completes when the upstream has ended and is not started again, with the reason.
+    pub(crate) async fn ended(&self) -> String {
+        let mut ended = self.ended.subscribe();
+        loop {
+            if let Some(why) = ended.borrow_and_update().clone() {
+                return why;
+            }
+            if ended.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    pub(super) fn current(&self) -> Option<Arc<dyn Transport>> {
+        let up = self.up.read().unwrap_or_else(PoisonError::into_inner);
+        up.clone()
+    }
+
+    pub(super) fn replace_current(
+        &self,
+        up: Option<Arc<dyn Transport>>,
+    ) -> Option<Arc<dyn Transport>> {
+        let mut current = self.up.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut current, up)
+    }
+
+    /// The way to the upstream, started (again) if need be. Nothing is said on it before the
+    /// client speaks.
+    pub(crate) async fn connect(&self) -> Result<Arc<dyn Transport>, Failure> {
+        if let Some(up) = self.current()
+            && !up.is_expired()
+        {
+            return Ok(up);
+        }
+        let mut starts = self.starts.lock().await;
+        if let Some(up) = self.current() {
+            if up.is_expired() {
+                up.renew();
+                self.repeat_handshake(&up).await?;
+            }
+            return Ok(up);
+        }
+        if self.was_up.load(Ordering::Acquire) {
+            if self.shared.settings.restart == Restart::Never {
+                return Err(Failure::NotSent("the server has ended".to_owned()));
+            }
+            let is_old = |start: &Instant| start.elapsed() > RESTARTS_WITHIN;
+            while starts.front().is_some_and(is_old) {
+                starts.pop_front();
+            }
+            if starts.len() >= RESTARTS_MAX {
+                return Err(Failure::NotSent(format!(
+                    "the server ended {RESTARTS_MAX} times within a minute"
+                )));
+            }
+            starts.push_back(Instant::now());
+            tracing::warn!("the server is started again");
+        }
+        let sink: Weak<dyn Sink> = self.me.clone();
+        let up = transport::start(&self.shared.settings, sink)?;
+        let again = self.was_up.swap(true, Ordering::AcqRel);
+        self.replace_current(Some(Arc::clone(&up)));
+        locked(&self.catalog).list_changed();
+        if again {
+            self.repeat_handshake(&up).await?;
+        }
+        Ok(up)
+    }
+
+    /// A server that was started again gets the client's own handshake, if there was one.
+    async fn repeat_handshake(&self, up: &Arc<dyn Transport>) -> Result<(), Failure> {
+        let handshake = locked(&self.handshake).clone();
+        let Some(initialize) = handshake.initialize else {
+            return Ok(());
+        };
+        let id = self.fresh_id();
+        let text = match member(&initialize, &["id"]) {
+            Some(old) => replaced(&initialize, old, id.as_str()),
+            None => return Ok(()),
+        };
+        let kind = Kind::Request {
+            id,
+            method: "initialize".to_owned(),
+            name: None,
+        };
+        let asked = self.ask_over(up, None, None, self.outbound(text, kind));
+        let answer = tokio::time::timeout(OWN_FOR, Box::pin(asked))
+            .await
+            .map_err(|_| Failure::NotSent("the handshake was not answered".to_owned()))?
+            .map_err(|why| Failure::NotSent(why.to_string()))?;
+        self.agreed(up, &answer);
+        if let Some(initialized) = handshake.initialized {
+            let kind = Kind::Notification {
+                method: "notifications/initialized".to_owned(),
+            };
+            up.send(self.outbound(initialized, kind)).await?;
+        }
+        locked(&self.catalog).list_changed();
+        Ok(())
+    }
+
+    /// Notes what the handshake agreed on.
+    pub(super) fn agreed(&self, up: &Arc<dyn Transport>, answer: &Bytes) {
+        let version = member(answer, &["result", "protocolVersion"]).and_then(raw::string);
+        if let Some(version) = version {
+            up.negotiated(&version);
+            *locked(&self.version) = Some(version.into_owned());
+        }
+    }
+
+    /// Ends the connection.
+    pub(crate) async fn close(&self) {
+        if let Some(up) = self.replace_current(None) {
+            up.close().await;
+        }
+        self.lose_all("the proxy has ended");
+    }
+}
