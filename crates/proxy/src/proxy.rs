@@ -228,8 +228,28 @@ impl Proxy {
             stop,
         )
         .await;
+        self.shared.deliveries.closed(channel);
         let why = why.lock().unwrap_or_else(PoisonError::into_inner).take();
         why.map_or(Ok(()), Err)
+    }
+
+    /// [`Self::serve_stdio`] over the standard streams of this process, which must not be used for
+    /// anything else meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::serve_stdio`].
+    pub async fn serve_standard(
+        &self,
+        stop: impl Future<Output = ()> + Send,
+    ) -> Result<(), ServeError> {
+        let front::stdio::Streams {
+            reader,
+            writer,
+            restore,
+        } = front::stdio::standard();
+        let served = self.serve_stdio(reader, writer, stop).await;
+        drop(restore);
+        served
     }
 
     /// Routes for `/mcp`: Streamable HTTP for many clients, each with a session of its own. To be
