@@ -133,7 +133,10 @@ mod tests {
             Said::Foreign(Some(id("7")), Bytes::from(answer))
         );
         let nobodys = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":""}}"#;
-        assert_eq!(judged(nobodys, "7"), Said::Foreign(None, Bytes::from(nobodys)));
+        assert_eq!(
+            judged(nobodys, "7"),
+            Said::Foreign(None, Bytes::from(nobodys))
+        );
         let request = r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
         assert_eq!(judged(request, "7"), Said::Other(Bytes::from(request)));
         assert_eq!(judged("<html>", "7"), Said::Unreadable);

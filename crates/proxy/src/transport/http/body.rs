@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, header::CONTENT_TYPE};
-use reqwest::Response;
+use http::{HeaderMap, Response, header::CONTENT_TYPE};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
 
 use super::{
     client::error_text,
@@ -16,34 +17,48 @@ pub(super) type Cut = String;
 
 /// It is a stream of events.
 pub(super) fn is_stream(headers: &HeaderMap) -> bool {
-    let given = headers.get(CONTENT_TYPE).map_or(b"".as_slice(), |value| value.as_bytes());
+    let given = headers
+        .get(CONTENT_TYPE)
+        .map_or(b"".as_slice(), |value| value.as_bytes());
     let essence = given.split(|byte| *byte == b';').next().unwrap_or_default();
-    essence.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
+    essence
+        .trim_ascii()
+        .eq_ignore_ascii_case(b"text/event-stream")
 }
 
 /// A body, to its end.
 ///
 /// # Errors
 /// It was cut, or is larger than `bytes_max`.
-pub(super) async fn whole(mut response: Response, bytes_max: usize) -> Result<Bytes, Cut> {
+pub(super) async fn whole(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Cut> {
     let too_large = || format!("the answer is larger than {bytes_max} bytes");
-    let announced = response.content_length().unwrap_or(0);
+    let announced = body.size_hint().lower();
     if usize::try_from(announced).map_or(true, |bytes| bytes > bytes_max) {
         return Err(too_large());
     }
-    let mut body = BytesMut::new();
-    while let Some(chunk) = response.chunk().await.map_err(error_text)? {
-        if body.len() + chunk.len() > bytes_max {
+    let mut whole = BytesMut::new();
+    while let Some(chunk) = next_chunk(&mut body).await? {
+        if whole.len() + chunk.len() > bytes_max {
             return Err(too_large());
         }
-        body.extend_from_slice(&chunk);
+        whole.extend_from_slice(&chunk);
     }
-    Ok(body.freeze())
+    Ok(whole.freeze())
+}
+
+async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, Cut> {
+    while let Some(frame) = body.frame().await {
+        // Trailers say nothing here.
+        if let Ok(chunk) = frame.map_err(|error| error_text(&error))?.into_data() {
+            return Ok(Some(chunk));
+        }
+    }
+    Ok(None)
 }
 
 /// A stream of events. The connection is closed when it is dropped before its end.
 pub(super) struct Events {
-    response: Response,
+    body: Incoming,
     reader: Reader,
     ready: VecDeque<Bytes>,
     broken: Option<Cut>,
@@ -52,9 +67,9 @@ pub(super) struct Events {
 
 impl Events {
     /// A stream that goes on at `place`, with events of at most `bytes_max` bytes.
-    pub(super) fn new(response: Response, bytes_max: usize, place: Place) -> Self {
+    pub(super) fn new(response: Response<Incoming>, bytes_max: usize, place: Place) -> Self {
         Self {
-            response,
+            body: response.into_body(),
             reader: Reader::new(bytes_max, place),
             ready: VecDeque::new(),
             broken: None,
@@ -78,7 +93,7 @@ impl Events {
             if let Some(why) = self.broken.take() {
                 return Err(why);
             }
-            let Some(chunk) = self.response.chunk().await.map_err(error_text)? else {
+            let Some(chunk) = next_chunk(&mut self.body).await? else {
                 return Ok(None);
             };
             if let Err(TooLarge) = self.reader.feed(&chunk, &mut self.ready) {

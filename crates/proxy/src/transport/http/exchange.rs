@@ -4,15 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use counterfoil_mcp::framing::Id;
-use http::{HeaderMap, Method, StatusCode, header::WWW_AUTHENTICATE};
-use reqwest::{Request, Response};
+use http::{HeaderMap, Method, Request, StatusCode, header::WWW_AUTHENTICATE};
+use http_body_util::Full;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     Upstream,
     answers::{self, Said},
     body::{self, Cut, Events},
-    client,
     flights::Flight,
     headers::{self, SESSION_ID, Sent},
     session::Known,
@@ -47,7 +46,7 @@ struct Answered {
 pub(super) async fn run(
     upstream: Arc<Upstream>,
     flight: Flight,
-    request: Request,
+    request: Request<Full<Bytes>>,
     sent: Sent,
     room: OwnedSemaphorePermit,
 ) {
@@ -99,11 +98,10 @@ async fn pass(upstream: &Upstream, text: Bytes) {
 async fn exchange(
     upstream: &Upstream,
     id: &Id,
-    request: Request,
+    request: Request<Full<Bytes>>,
     sent: &Sent,
 ) -> Result<Answered, Failure> {
-    let response = upstream.client.execute(request).await;
-    let response = response.map_err(client::failure)?;
+    let response = upstream.client.send(request).await?;
     let status = response.status();
     if sent.is_handshake && status.is_success() {
         let given = response.headers().get(SESSION_ID);
@@ -120,7 +118,7 @@ async fn exchange(
         return follow(upstream, id, stream, sent).await;
     }
     let challenge = challenge(response.headers());
-    let body = body::whole(response, upstream.message_bytes_max).await;
+    let body = body::whole(response.into_body(), upstream.message_bytes_max).await;
     let is_refusal = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
     let body = match body {
         Ok(body) => body,
@@ -140,8 +138,9 @@ async fn exchange(
             status.as_u16()
         )));
     }
-    let code = answers::error_code(&body)
-        .map_or_else(String::new, |code| format!(", with the JSON-RPC error {code}"));
+    let code = answers::error_code(&body).map_or_else(String::new, |code| {
+        format!(", with the JSON-RPC error {code}")
+    });
     Err(Failure::Lost(format!(
         "HTTP {} without an answer to the request{code}",
         status.as_u16()
@@ -225,7 +224,7 @@ async fn resume(
         *attempts += 1;
         tokio::time::sleep(resume_after(place)).await;
         match open(upstream, &upstream.session.known(), place).await {
-            Opened::Stream(stream) => return Ok(stream),
+            Opened::Stream(stream) => return Ok(*stream),
             Opened::Refused(why) => return Err(Failure::Lost(format!("{cut}; {why}"))),
             Opened::NotNow(why) => cut = why,
         }
@@ -235,7 +234,7 @@ async fn resume(
 
 /// What came of asking for a stream.
 pub(super) enum Opened {
-    Stream(Events),
+    Stream(Box<Events>),
     /// The server does not give it.
     Refused(Cut),
     /// It may later.
@@ -244,12 +243,11 @@ pub(super) enum Opened {
 
 /// Asks for a stream with GET: a new one, or the rest of one.
 pub(super) async fn open(upstream: &Upstream, known: &Known, place: &Place) -> Opened {
-    let mut request = Request::new(Method::GET, upstream.url.clone());
-    *request.headers_mut() =
-        headers::without_body(&upstream.headers, known, place.last_event_id.as_deref());
-    let response: Response = match upstream.client.execute(request).await {
+    let headers = headers::without_body(&upstream.headers, known, place.last_event_id.as_deref());
+    let request = upstream.request(Method::GET, headers, Bytes::new());
+    let response = match upstream.client.send(request).await {
         Ok(response) => response,
-        Err(error) => return Opened::NotNow(client::error_text(error)),
+        Err(why) => return Opened::NotNow(why.to_string()),
     };
     let status = response.status();
     if status == StatusCode::NOT_FOUND && known.id.is_some() {
@@ -257,7 +255,8 @@ pub(super) async fn open(upstream: &Upstream, known: &Known, place: &Place) -> O
     }
     if status == StatusCode::OK && body::is_stream(response.headers()) {
         let bytes_max = upstream.message_bytes_max;
-        return Opened::Stream(Events::new(response, bytes_max, place.clone()));
+        let stream = Events::new(response, bytes_max, place.clone());
+        return Opened::Stream(Box::new(stream));
     }
     let why = format!("HTTP {} to the request for its stream", status.as_u16());
     match status.as_u16() {
@@ -267,9 +266,11 @@ pub(super) async fn open(upstream: &Upstream, known: &Known, place: &Place) -> O
 }
 
 /// What a refusal names: for what, and where it says how to get in.
-fn challenge(headers: &HeaderMap) -> String {
+pub(super) fn challenge(headers: &HeaderMap) -> String {
     let mut found = String::new();
-    let given = headers.get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok());
+    let given = headers
+        .get(WWW_AUTHENTICATE)
+        .and_then(|value| value.to_str().ok());
     for name in ["realm", "resource_metadata"] {
         if let Some(value) = given.and_then(|given| parameter(given, name)) {
             let value: String = value.chars().take(CHALLENGE_MAX).collect();

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use http::{
     HeaderMap, HeaderName, HeaderValue,
-    header::{ACCEPT, CONTENT_TYPE},
+    header::{ACCEPT, CONTENT_TYPE, USER_AGENT},
 };
 
 use super::session::Known;
@@ -63,6 +63,8 @@ pub(super) fn configured(given: &[(String, String)]) -> Result<HeaderMap, Failur
         value.set_sensitive(true);
         headers.append(name, value);
     }
+    let own = HeaderValue::from_static(concat!("counterfoil/", env!("CARGO_PKG_VERSION")));
+    headers.entry(USER_AGENT).or_insert(own);
     Ok(headers)
 }
 

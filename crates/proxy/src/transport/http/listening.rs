@@ -61,13 +61,17 @@ async fn listen(upstream: &Upstream, epoch: u64) -> String {
             }
         };
         attempts = if was_of_use { 0 } else { attempts + 1 };
-        if attempts >= ATTEMPTS_MAX {
-            return why;
+        match wait(attempts, resume_after(&place)) {
+            Some(wait) => tokio::time::sleep(wait).await,
+            None => return why,
         }
-        let longer = 1_u32 << attempts.saturating_sub(1).min(6);
-        let wait = resume_after(&place).saturating_mul(longer).min(WAIT_MAX);
-        tokio::time::sleep(wait).await;
     }
+}
+
+/// The wait after so many attempts that brought nothing; `None`: no other attempt is made.
+fn wait(attempts: u32, first: Duration) -> Option<Duration> {
+    let longer = 1 << attempts.saturating_sub(1).min(6);
+    (attempts < ATTEMPTS_MAX).then(|| first.saturating_mul(longer).min(WAIT_MAX))
 }
 
 async fn take(upstream: &Upstream, event: &Bytes) {
@@ -82,5 +86,18 @@ async fn take(upstream: &Upstream, event: &Bytes) {
             }
             Said::Answer(_) | Said::Foreign(None, _) | Said::Unreadable => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_never_brings_anything_is_asked_for_more_rarely_and_then_not_at_all() {
+        let seconds = |attempts| wait(attempts, Duration::from_secs(1)).map(|wait| wait.as_secs());
+        let waits: Vec<_> = (0..8).map(|attempts| seconds(attempts).unwrap()).collect();
+        assert_eq!(waits, [1, 1, 2, 4, 8, 16, 32, 60]);
+        assert_eq!((seconds(19), seconds(20)), (Some(60), None));
     }
 }

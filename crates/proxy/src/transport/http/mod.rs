@@ -31,12 +31,13 @@ use std::{
 use bytes::Bytes;
 use counterfoil_mcp::framing::Id;
 use counterfoil_store::BoxFuture;
-use http::{HeaderMap, Method, StatusCode};
-use reqwest::{Client, Request, Url};
+use http::{HeaderMap, Method, Request, StatusCode, Uri};
+use http_body_util::Full;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use self::{
+    client::Sends,
     flights::Flights,
     session::{Known, Session},
 };
@@ -55,8 +56,8 @@ pub(crate) struct HttpTransport {
 }
 
 struct Upstream {
-    client: Client,
-    url: Url,
+    client: Arc<dyn Sends>,
+    uri: Uri,
     /// The configured ones.
     headers: HeaderMap,
     message_bytes_max: usize,
@@ -79,21 +80,21 @@ impl HttpTransport {
         message_bytes_max: usize,
         sink: Weak<dyn Sink>,
     ) -> Result<Arc<Self>, Failure> {
-        let url = client::endpoint(url)?;
-        let client = client::client(client::roots(&url))?;
-        Self::with_client(client, url, given, message_bytes_max, sink)
+        let uri = client::endpoint(url)?;
+        let client = client::client(client::roots(&uri))?;
+        Self::with_client(client, uri, given, message_bytes_max, sink)
     }
 
     fn with_client(
-        client: Client,
-        url: Url,
+        client: Arc<dyn Sends>,
+        uri: Uri,
         given: &[(String, String)],
         message_bytes_max: usize,
         sink: Weak<dyn Sink>,
     ) -> Result<Arc<Self>, Failure> {
         let upstream = Upstream {
             client,
-            url,
+            uri,
             headers: headers::configured(given)?,
             message_bytes_max,
             sink,
@@ -140,7 +141,9 @@ impl Upstream {
                 .await
                 .unwrap_or_else(|_| {
                     let seconds = TAKEN_WITHIN.as_secs();
-                    Err(Failure::Lost(format!("it was not taken within {seconds} s")))
+                    Err(Failure::Lost(format!(
+                        "it was not taken within {seconds} s"
+                    )))
                 });
         };
         let room = tokio::select! {
@@ -150,26 +153,25 @@ impl Upstream {
         };
         let Some(room) = room else {
             // Without the flight's claim it was given up, and nobody waits for it.
-            return if flight.claim() { Err(closed()) } else { Ok(()) };
+            return if flight.claim() {
+                Err(closed())
+            } else {
+                Ok(())
+            };
         };
         // As of now: the session may have changed while there was no room.
         let known = self.session.known();
         let sent = headers::of(&self.headers, &message, &known)?;
-        let request = self.request(message.text, &sent);
-        tokio::spawn(exchange::run(
-            Arc::clone(self),
-            flight,
-            request,
-            sent,
-            room,
-        ));
+        let request = self.request(Method::POST, sent.headers.clone(), message.text);
+        tokio::spawn(exchange::run(Arc::clone(self), flight, request, sent, room));
         Ok(())
     }
 
-    fn request(&self, text: Bytes, sent: &headers::Sent) -> Request {
-        let mut request = Request::new(Method::POST, self.url.clone());
-        *request.headers_mut() = sent.headers.clone();
-        *request.body_mut() = Some(text.into());
+    fn request(&self, method: Method, headers: HeaderMap, text: Bytes) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(text));
+        *request.method_mut() = method;
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = headers;
         request
     }
 
@@ -181,8 +183,8 @@ impl Upstream {
         );
         let known = self.session.known();
         let sent = headers::of(&self.headers, &message, &known)?;
-        let request = self.request(message.text, &sent);
-        let response = self.client.execute(request).await.map_err(client::failure)?;
+        let request = self.request(Method::POST, sent.headers.clone(), message.text);
+        let response = self.client.send(request).await?;
         let status = response.status();
         if status == StatusCode::NOT_FOUND && sent.in_session {
             self.session.expire(sent.epoch);
@@ -190,7 +192,10 @@ impl Upstream {
         if !status.is_success() {
             let code = status.as_u16();
             return Err(match code {
-                401 | 403 => Failure::Unauthorized(format!("HTTP {code}")),
+                401 | 403 => {
+                    let challenge = exchange::challenge(response.headers());
+                    Failure::Unauthorized(format!("HTTP {code}{challenge}"))
+                }
                 _ => Failure::Lost(format!("HTTP {code}")),
             });
         }
@@ -212,10 +217,10 @@ impl Upstream {
         let Some(known) = session else {
             return;
         };
-        let mut request = Request::new(Method::DELETE, self.url.clone());
-        *request.headers_mut() = headers::without_body(&self.headers, &known, None);
+        let headers = headers::without_body(&self.headers, &known, None);
+        let request = self.request(Method::DELETE, headers, Bytes::new());
         // The server may have none of it (405), or be gone: it finds out by itself in time.
-        let _ = tokio::time::timeout(CLOSED_WITHIN, self.client.execute(request)).await;
+        let _ = tokio::time::timeout(CLOSED_WITHIN, self.client.send(request)).await;
     }
 }
 

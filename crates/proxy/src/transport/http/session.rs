@@ -100,7 +100,11 @@ impl Session {
     }
 
     /// Begins to listen in the session of `epoch`; `None` if it is over, or listened to already.
-    pub(super) fn listen(&self, epoch: u64, closed: &CancellationToken) -> Option<CancellationToken> {
+    pub(super) fn listen(
+        &self,
+        epoch: u64,
+        closed: &CancellationToken,
+    ) -> Option<CancellationToken> {
         let mut state = self.state();
         if state.known.epoch != epoch || state.is_expired || state.listening.is_some() {
             return None;

@@ -182,7 +182,10 @@ mod tests {
     #[test]
     fn data_of_messages_comes_out_whatever_ends_the_lines() {
         assert_eq!(events("data: {}\n\n"), ["{}"]);
-        assert_eq!(events("data:{}\r\n\r\ndata: 1\r\rdata:  2\n\n"), ["{}", "1", " 2"]);
+        assert_eq!(
+            events("data:{}\r\n\r\ndata: 1\r\rdata:  2\n\n"),
+            ["{}", "1", " 2"]
+        );
         assert_eq!(events("event: message\ndata: a\ndata: b\n\n"), ["a\nb"]);
         assert_eq!(events("\u{feff}data: a\n\n"), ["a"]);
         assert_eq!(events("\u{feff}\u{feff}data: a\n\n"), Vec::<String>::new());
@@ -204,12 +207,27 @@ mod tests {
     fn the_place_is_known_from_the_end_of_an_event_on() {
         let place = |text: &str| read(&[text.as_bytes()], 1000).1;
         assert_eq!(place("id: 7\ndata: a\n").last_event_id, None);
-        assert_eq!(place("id: 7\ndata:\n\n").last_event_id, Some("7".to_owned()));
-        assert_eq!(place("id: 7\n\ndata: a\n\n").last_event_id, Some("7".to_owned()));
-        assert_eq!(place("id: 7\n\nid: a\0b\n\n").last_event_id, Some("7".to_owned()));
+        assert_eq!(
+            place("id: 7\ndata:\n\n").last_event_id,
+            Some("7".to_owned())
+        );
+        assert_eq!(
+            place("id: 7\n\ndata: a\n\n").last_event_id,
+            Some("7".to_owned())
+        );
+        assert_eq!(
+            place("id: 7\n\nid: a\0b\n\n").last_event_id,
+            Some("7".to_owned())
+        );
         assert_eq!(place("id: 7\n\nid\n\n").last_event_id, None);
-        assert_eq!(place("event: ping\nid: 8\n\n").last_event_id, Some("8".to_owned()));
-        assert_eq!(place("retry: 250\n").retry, Some(Duration::from_millis(250)));
+        assert_eq!(
+            place("event: ping\nid: 8\n\n").last_event_id,
+            Some("8".to_owned())
+        );
+        assert_eq!(
+            place("retry: 250\n").retry,
+            Some(Duration::from_millis(250))
+        );
         assert_eq!(place("retry: -1\nretry: 1x\nretry:\n").retry, None);
     }
 
@@ -217,7 +235,10 @@ mod tests {
     fn an_event_larger_than_allowed_ends_the_stream_after_what_came_before() {
         let long = format!("data: a\n\ndata: {}\n\n", "x".repeat(11));
         assert_eq!(
-            (read(&[long.as_bytes()], 10).0, read(&[long.as_bytes()], 10).2),
+            (
+                read(&[long.as_bytes()], 10).0,
+                read(&[long.as_bytes()], 10).2
+            ),
             (vec!["a".to_owned()], Err(TooLarge))
         );
         let fits = format!("data: {}\n\n", "x".repeat(10));
