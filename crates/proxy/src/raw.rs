@@ -57,11 +57,6 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// The text it was read from.
-    pub(crate) const fn text(&self) -> &'a str {
-        self.text
-    }
-
     /// Its members, in their order.
     pub(crate) fn members(&self) -> &[Member<'a>] {
         &self.members
@@ -147,11 +142,6 @@ impl Splices {
     /// insertions at one place the first comes first.
     pub(crate) fn put(&mut self, range: Range<usize>, text: impl Into<String>) {
         self.0.push((range, text.into()));
-    }
-
-    /// Nothing changes.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// The text with all of them; `None` if two overlap, or one lies outside.

@@ -6,7 +6,7 @@ mod key;
 mod outgoing;
 
 pub(crate) use arguments::{Guarded, param_headers};
-pub(crate) use key::{Elsewhere, Place, TakenKey};
+pub(crate) use key::{Elsewhere, Place};
 pub(crate) use outgoing::{Outgoing, outgoing};
 
 use std::borrow::Cow;
@@ -81,11 +81,6 @@ impl<'a> CallParams<'a> {
     pub(crate) fn progress_token(&self) -> Option<&'a str> {
         let token = self.meta.as_ref()?.get("progressToken")?;
         (token != "null").then_some(token)
-    }
-
-    /// `params.task` as it is spelled: the client asks for a task (2025-11-25).
-    pub(crate) fn task(&self) -> Option<&'a str> {
-        self.params.get("task")
     }
 
     /// `params.requestState` as it is spelled: a further round (2026-07-28).

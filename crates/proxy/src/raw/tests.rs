@@ -39,7 +39,6 @@ fn members_are_read_where_they_stand() {
         ]
     );
     assert_eq!(object.repeated(), None);
-    assert_eq!(object.text(), text);
     assert!(object.has("b\"") && !object.has("b"));
 }
 
@@ -149,7 +148,6 @@ fn members_are_put_in_taken_out_and_replaced() {
 fn splices_that_overlap_are_refused() {
     let apply = |list: &[(Range<usize>, &str)]| {
         let mut splices = Splices::default();
-        assert!(splices.is_empty());
         for (range, text) in list {
             splices.put(range.clone(), *text);
         }
