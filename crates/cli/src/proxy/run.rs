@@ -137,10 +137,7 @@ async fn work(
     });
     let stop = stop(signals);
     let done = match listener {
-        None => {
-            let served = proxy.serve_stdio(tokio::io::stdin(), tokio::io::stdout(), stop);
-            served.await.map_err(Failure::from)
-        }
+        None => proxy.serve_standard(stop).await.map_err(Failure::from),
         Some(listener) => serve(&proxy, listener, stop, drain_for).await,
     };
     background.abort();
@@ -173,9 +170,7 @@ async fn serve(
     stop: impl Future<Output = ()>,
     drain_for: Duration,
 ) -> Result<(), Failure> {
-    let router = proxy
-        .router()
-        .map_err(|error| Failure::split(Exit::Config, &error.to_string()))?;
+    let router = proxy.router()?;
     let address = listener
         .local_addr()
         .map_err(|error| Failure::new(Exit::Listen, error.to_string()))?;
@@ -191,6 +186,10 @@ async fn serve(
         half_close: false,
         ..Bounds::default()
     };
+    let stop = async {
+        stop.await;
+        proxy.stop_listening();
+    };
     let Drained { cut } = counterfoil_http::serve(listener, router, bounds, stop).await;
     if cut > 0 {
         tracing::warn!(
@@ -205,6 +204,7 @@ impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
         match error {
             StartError::Settings(error) => Self::split(Exit::Config, &error.to_string()),
+            StartError::Front(error) => Self::split(Exit::Config, &error.to_string()),
             StartError::Store(error) => error.into(),
             StartError::NoRandomness => Self::new(Exit::Failure, error.to_string()),
         }

@@ -52,11 +52,10 @@ impl Secret {
             let text = format!("{at}{name} in {} must be {form}", file.display());
             Failure::new(Exit::Config, text)
         };
-        let table = match value {
-            Value::String(text) if plain => return Ok(Self::Plain(text.clone())),
-            Value::Table(table) => table,
-            _ => return Err(wrong()),
-        };
+        if let (Value::String(text), true) = (value, plain) {
+            return Ok(Self::Plain(text.clone()));
+        }
+        let table = value.as_table().ok_or_else(wrong)?;
         let at = format!("{at}{name}.");
         let section = Section::new(&at, table, file, &["env", "file", "prefix"])?;
         let prefix = section.text("prefix")?.unwrap_or_default();

@@ -170,14 +170,15 @@ impl<'a> Section<'a> {
         let Some(table) = self.table(key)? else {
             return Ok(Vec::new());
         };
-        let named = |(name, value): (&'a String, &'a Value)| match value {
-            Value::Table(table) => Ok((name.as_str(), table)),
-            _ => Err(self
-                .wrong(&format!("{key}.{name}"), "a section")
-                .hint(format!(
-                    "write [{}{key}.NAME] on a line of its own",
-                    self.at
-                ))),
+        let named = |(name, value): (&'a String, &'a Value)| {
+            let table = value.as_table().ok_or_else(|| {
+                self.wrong(&format!("{key}.{name}"), "a section")
+                    .hint(format!(
+                        "write [{}{key}.NAME] on a line of its own",
+                        self.at
+                    ))
+            })?;
+            Ok((name.as_str(), table))
         };
         table.iter().map(named).collect()
     }
