@@ -15,12 +15,12 @@ use counterfoil_mcp::framing::{
     FramingLimits, Id, Incoming as Read, Message, Notification, Request, error_text, read,
 };
 use serde_json::value::RawValue;
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     call::CallParams,
     front::Conversation,
-    guard::{GuardedCall, Stop},
+    guard::{GuardedCall, Stop, Turn},
     keyless::{Channel, Delivery},
     link::{Forwarded, Link, Watch},
     proxy::Shared,
@@ -69,6 +69,8 @@ pub(crate) struct Session {
 /// Guarded calls.
 #[derive(Default)]
 struct Calls {
+    /// Completes when the latest one is on its way to the upstream, or is not to be sent.
+    latest: Option<CancellationToken>,
     under_way: HashMap<Ticket, (Id, Arc<Stop>)>,
     /// Answered, the latest last.
     answered: VecDeque<(Id, Delivery)>,
@@ -124,6 +126,7 @@ impl Session {
                 let kind = Kind::Notification {
                     method: notification.method.into_owned(),
                 };
+                self.in_order().await;
                 self.link.post(incoming.text, kind, incoming.http).await;
             }
             Message::Response(_) => {
@@ -177,6 +180,21 @@ impl Session {
         }
     }
 
+    /// Waits, within a bound, until the guarded calls before it are on their way: what a client
+    /// says on one stream reaches the upstream in that order.
+    async fn in_order(&self) {
+        let latest = locked(&self.calls).latest.clone();
+        let Some(latest) = latest else {
+            return;
+        };
+        if Turn::after(&latest).await {
+            let mut calls = locked(&self.calls);
+            if calls.latest.as_ref().is_some_and(CancellationToken::is_cancelled) {
+                calls.latest = None;
+            }
+        }
+    }
+
     async fn request(self: &Arc<Self>, request: Request<'_>, incoming: Incoming) {
         let watch = match &*request.method {
             "initialize" => {
@@ -194,6 +212,7 @@ impl Session {
             _ => Watch::Nothing,
         };
         let is_modern = self.is_modern(&incoming);
+        self.in_order().await;
         self.forward(request, incoming, watch, is_modern, Vec::new())
             .await;
     }
@@ -257,6 +276,7 @@ impl Session {
             && !self.link.is_stale()
         {
             let headers = self.link.param_headers(tool, &params, incoming.http.as_deref());
+            self.in_order().await;
             return self
                 .forward(request, incoming, Watch::Nothing, is_modern, headers)
                 .await;
@@ -279,6 +299,7 @@ impl Session {
             http: incoming.http,
         };
         let stop = Arc::new(Stop::default());
+        let mut turn = Turn::default();
         {
             let mut calls = locked(&self.calls);
             if calls.under_way.len() >= CALLS_MAX {
@@ -287,11 +308,17 @@ impl Session {
             }
             let entry = (id, Arc::clone(&stop));
             calls.under_way.insert(incoming.ticket, entry);
+            // What comes by HTTP comes on connections of its own, in no order.
+            if call.http.is_none() {
+                turn.before = calls.latest.replace(turn.sent.clone());
+            }
         }
         let session = Arc::clone(self);
         self.tasks.spawn(async move {
             let ticket = call.ticket;
-            session.guard(call, stop).await;
+            let sent = turn.sent.clone();
+            session.guard(call, stop, turn).await;
+            sent.cancel();
             locked(&session.calls).under_way.remove(&ticket);
         });
     }

@@ -9,7 +9,7 @@ use counterfoil_mcp::framing::{
     FramingLimits, Incoming, Message, codes, read,
 };
 
-use super::{Asked, running::{Entered, Running}};
+use super::{Asked, Turn, running::{Entered, Running}};
 use crate::{
     call::{CallParams, Guarded, Outgoing, outgoing},
     raw::{self, Object},
@@ -119,7 +119,11 @@ impl Session {
         );
         // Whoever has stopped waiting is told nothing of what comes in between.
         let about = (!asked.stop.is_stopped()).then_some(call.ticket);
-        let answer = self.link.ask(about, token, outbound);
+        if let Some(before) = &asked.turn.before {
+            Turn::after(before).await;
+        }
+        let sent = Some(&asked.turn.sent);
+        let answer = self.link.ask(about, token, outbound, sent);
         tokio::pin!(answer);
         tokio::select! {
             biased;

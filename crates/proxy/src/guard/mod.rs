@@ -16,6 +16,7 @@ use bytes::Bytes;
 use counterfoil_core::{Identity, Key, OperationId, State, Target, Timestamp};
 use counterfoil_engine::{Answer, Call, Lookup, Open, Operation, Ready, Reason, Refusal};
 use counterfoil_mcp::framing::{Id, RpcError, codes, error_text, result_text};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     Keyless,
@@ -34,6 +35,9 @@ pub(crate) use running::Running;
 
 /// How often a call without a key is judged anew, because a rival took what it was to get.
 const JUDGED_MAX: u32 = 8;
+
+/// How long a call waits until the one before it is on its way.
+const TURN_MAX: Duration = Duration::from_secs(1);
 
 /// A call that is guarded, with all that is its own.
 pub(crate) struct GuardedCall {
@@ -96,6 +100,23 @@ impl Stop {
     }
 }
 
+/// A guarded call's place among what its client says.
+#[derive(Default)]
+pub(crate) struct Turn {
+    /// Completes when the guarded call before it is on its way, or is not to be sent.
+    pub(crate) before: Option<CancellationToken>,
+    /// Completed when this one is.
+    pub(crate) sent: CancellationToken,
+}
+
+impl Turn {
+    /// Waits for one before, at most [`TURN_MAX`]: order is not worth more. Whether it is done.
+    pub(crate) async fn after(before: &CancellationToken) -> bool {
+        let done = tokio::time::timeout(TURN_MAX, before.cancelled()).await;
+        done.is_ok()
+    }
+}
+
 /// What is sent to the client, and what that delivers.
 struct Said {
     text: Bytes,
@@ -127,6 +148,7 @@ struct Asked {
     /// The caller's own key goes to a tool that has a parameter for it.
     forwarded_key: Option<Key>,
     stop: Arc<Stop>,
+    turn: Turn,
 }
 
 /// A key, and under which target it names the call.
@@ -138,9 +160,9 @@ struct Named {
 
 impl Session {
     /// Carries a guarded call through, and answers it if the client still waits.
-    pub(crate) async fn guard(self: &Arc<Self>, call: GuardedCall, stop: Arc<Stop>) {
+    pub(crate) async fn guard(self: &Arc<Self>, call: GuardedCall, stop: Arc<Stop>, turn: Turn) {
         let ticket = call.ticket;
-        let Some(said) = self.guarded(call, &stop).await else {
+        let Some(said) = self.guarded(call, &stop, turn).await else {
             return;
         };
         if !self.begins_answer(ticket, said.delivery.as_ref()) {
@@ -159,7 +181,12 @@ impl Session {
     }
 
     /// `None`: it was passed on as it is.
-    async fn guarded(self: &Arc<Self>, call: GuardedCall, stop: &Arc<Stop>) -> Option<Said> {
+    async fn guarded(
+        self: &Arc<Self>,
+        call: GuardedCall,
+        stop: &Arc<Stop>,
+        turn: Turn,
+    ) -> Option<Said> {
         let mut listed = true;
         if self.link.is_stale()
             && let Err(why) = self.link.learn_tools(call.meta.as_deref()).await
@@ -175,20 +202,20 @@ impl Session {
         }
         let tool = match known {
             Some(tool) if !tool.is_mutating(&self.shared.settings) => {
-                self.pass(call, Some(&tool)).await;
+                self.pass(call, Some(&tool), &turn).await;
                 return None;
             }
             // A tool that the server does not list reserves nothing: it says itself that there is
             // none.
             None if listed => {
-                self.pass(call, None).await;
+                self.pass(call, None, &turn).await;
                 return None;
             }
             Some(tool) => tool,
             None => Arc::new(Tool::unknown(&call.name)),
         };
         let id = call.id.clone();
-        let said = self.understood(call, tool, stop).await;
+        let said = self.understood(call, tool, stop, turn).await;
         Some(said.unwrap_or_else(|error| Said::of_nothing(error_text(Some(&id), &error))))
     }
 
@@ -210,7 +237,10 @@ impl Session {
     }
 
     /// Passes a call on that is not guarded.
-    async fn pass(&self, call: GuardedCall, tool: Option<&Tool>) {
+    async fn pass(&self, call: GuardedCall, tool: Option<&Tool>, turn: &Turn) {
+        if let Some(before) = &turn.before {
+            Turn::after(before).await;
+        }
         let headers = match (tool, CallParams::read(&call.params)) {
             (Some(tool), Ok(params)) => {
                 self.link
@@ -268,6 +298,7 @@ impl Session {
         call: GuardedCall,
         tool: Arc<Tool>,
         stop: &Arc<Stop>,
+        turn: Turn,
     ) -> Result<Said, RpcError> {
         let settings = &self.shared.settings;
         let elsewhere = Elsewhere {
@@ -302,6 +333,7 @@ impl Session {
             digest,
             inputs,
             stop: Arc::clone(stop),
+            turn,
         };
         if let Some(taken) = taken {
             let named = Named {
@@ -483,6 +515,8 @@ impl Session {
             };
             let mut call = self.engine_call(asked, &named);
             if is_attached {
+                // It waits for the earlier one; nobody waits for it.
+                asked.turn.sent.cancel();
                 call.wait = Some(asked.operation.policy.attempt_limit);
             }
             let (answer, ran) = match self.shared.engine.look_up(call).await {

@@ -91,7 +91,7 @@ impl Session {
             method: "tools/call".to_owned(),
             name: None,
         };
-        let asked_for = self.link.ask(None, None, self.link.outbound(text.into(), kind));
+        let asked_for = self.link.ask(None, None, self.link.outbound(text.into(), kind), None);
         let answer = match tokio::time::timeout(READ_FOR, asked_for).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(why)) => {

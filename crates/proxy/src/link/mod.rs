@@ -20,6 +20,7 @@ use bytes::Bytes;
 use counterfoil_mcp::framing::Id;
 use futures_util::FutureExt as _;
 use tokio::sync::{Notify, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     call::{self, CallParams},
@@ -274,15 +275,17 @@ impl Link {
     }
 
     /// Sends a request whose answer somebody here waits for. What comes in between is told to
-    /// `about`. Dropping the future gives the answer up; the upstream is not told.
+    /// `about`; `sent` is completed when it is on its way. Dropping the future gives the answer up;
+    /// the upstream is not told.
     pub(crate) async fn ask(
         &self,
         about: Option<Ticket>,
         token: Option<TokenName>,
         outbound: Outbound,
+        sent: Option<&CancellationToken>,
     ) -> Result<Bytes, Failure> {
         let up = self.connect().await?;
-        self.ask_over(&up, about, token, outbound).await
+        self.ask_over(&up, about, token, outbound, sent).await
     }
 
     async fn ask_over(
@@ -291,6 +294,7 @@ impl Link {
         about: Option<Ticket>,
         token: Option<TokenName>,
         outbound: Outbound,
+        sent: Option<&CancellationToken>,
     ) -> Result<Bytes, Failure> {
         let Kind::Request { id, .. } = &outbound.kind else {
             return Err(Failure::NotSent("only a request has an answer".to_owned()));
@@ -313,6 +317,9 @@ impl Link {
             id: id.clone(),
         };
         up.send(outbound).await?;
+        if let Some(sent) = sent {
+            sent.cancel();
+        }
         let answered = answered.await;
         answered.unwrap_or_else(|_| Err(Failure::Lost("the wait was given up".to_owned())))
     }
@@ -443,7 +450,7 @@ impl Link {
                 method: "tools/list".to_owned(),
                 name: None,
             };
-            let asked = self.ask(None, None, self.outbound(text.into(), kind));
+            let asked = self.ask(None, None, self.outbound(text.into(), kind), None);
             let answer = tokio::time::timeout(OWN_FOR, asked)
                 .await
                 .map_err(|_| Failure::Lost("the list of tools did not come".to_owned()))??;

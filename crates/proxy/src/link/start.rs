@@ -126,7 +126,7 @@ impl Link {
             method: "initialize".to_owned(),
             name: None,
         };
-        let asked = self.ask_over(up, None, None, self.outbound(text, kind));
+        let asked = self.ask_over(up, None, None, self.outbound(text, kind), None);
         let answer = tokio::time::timeout(OWN_FOR, Box::pin(asked))
             .await
             .map_err(|_| Failure::NotSent("the handshake was not answered".to_owned()))?
