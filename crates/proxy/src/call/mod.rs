@@ -83,6 +83,11 @@ impl<'a> CallParams<'a> {
         (token != "null").then_some(token)
     }
 
+    /// The client asks for a task (2025-11-25): what it gets is a handle, and no result.
+    pub(crate) fn wants_task(&self) -> bool {
+        self.params.has("task")
+    }
+
     /// `params.requestState` as it is spelled: a further round (2026-07-28).
     pub(crate) fn request_state(&self) -> Option<&'a str> {
         self.params.get("requestState")
@@ -109,7 +114,12 @@ impl<'a> CallParams<'a> {
         if let Json::Object(members) = &mut arguments {
             members.retain(|(name, _)| name != key::argument(tool));
         }
-        Ok(arguments.canonical())
+        let mut canonical = arguments.canonical();
+        if self.wants_task() {
+            // Who asks for a result has no use for a handle, and the other way round.
+            canonical.extend_from_slice(b"\ntask");
+        }
+        Ok(canonical)
     }
 
     /// A digest of what this round answers: `requestState` and `inputResponses`. `None` if it is
