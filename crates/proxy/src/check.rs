@@ -95,8 +95,9 @@ impl Settings {
     }
 
     /// Which upstream instance this is, as it stands in the identity of its calls: 32 hex digits of
-    /// a digest over the command, its arguments and folder, or the URL, and the name. The variables
-    /// and headers do not count: name two accounts of one server apart.
+    /// a digest over the command, its arguments and folder (by default the working folder of this
+    /// process), or the URL, and the name. The variables and headers do not count: name two accounts
+    /// of one server apart.
     #[must_use]
     pub fn upstream(&self) -> String {
         let mut digest = Sha256::new();
@@ -116,8 +117,11 @@ impl Settings {
             } => {
                 part(b"command");
                 part(program.as_bytes());
-                let folder = folder.as_deref().map(Path::as_os_str);
-                part(folder.map_or(&[], |folder| folder.as_encoded_bytes()));
+                // The same words in two folders are two servers, and however its path is written
+                // it is one folder. Without a working folder the words alone must do.
+                let folder = folder.as_deref().unwrap_or(Path::new("."));
+                let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+                part(folder.as_os_str().as_encoded_bytes());
                 for argument in arguments {
                     part(argument.as_bytes());
                 }
@@ -589,6 +593,10 @@ mod tests {
         all.sort();
         all.dedup();
         assert_eq!(all.len(), count);
+        let here = std::env::current_dir().unwrap();
+        let here = of("p", &[], here.to_str(), "");
+        assert_eq!(of("p", &[], None, ""), here);
+        assert_eq!(of("p", &[], Some("."), ""), here);
         // A rotated token is the same upstream.
         let token = |value| at("http://p/", &[("Authorization", value)]).upstream();
         assert_eq!(token("Bearer a"), token("Bearer b"));
