@@ -122,6 +122,7 @@ const TEST_ONLY: &[&str] = &[
     "counterfoil-testkit",
     "counterfoil-e2e",
     "counterfoil-test-postgres",
+    "counterfoil-test-upstream",
     "proptest",
     "insta",
 ];
