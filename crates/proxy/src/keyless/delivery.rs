@@ -29,6 +29,16 @@ enum Part {
     Registered(u64, Box<Entry>),
 }
 
+/// What is said of it.
+#[derive(Clone, Copy)]
+enum Saying {
+    Started,
+    /// Something was written to the client.
+    Written,
+    /// The client does not wait any more.
+    Stopped,
+}
+
 impl Delivery {
     pub(super) fn nothing(deliveries: &Deliveries) -> Self {
         Self::of(deliveries, Part::Nothing)
@@ -43,7 +53,9 @@ impl Delivery {
     }
 
     pub(super) fn registered(deliveries: &Deliveries, entry: Entry) -> Self {
-        let number = deliveries.inner.remember(|memory| memory.add(entry.clone()));
+        let number = deliveries
+            .inner
+            .remember(|memory| memory.add(entry.clone()));
         Self::of(deliveries, Part::Registered(number, Box::new(entry)))
     }
 
@@ -58,13 +70,13 @@ impl Delivery {
 
     /// Its reservation is durable and it runs now.
     pub(crate) fn started(&self) {
-        self.handle.say(|entry| entry.ran = true);
+        self.handle.say(Saying::Started, |entry| entry.ran = true);
     }
 
     /// Its answer is flushed to the client. Only for the answer of the operation itself; for a
     /// notice that there is none yet, [`Delivery::told`].
     pub(crate) fn handed(&self, now: Timestamp) {
-        self.handle.say(|entry| {
+        self.handle.say(Saying::Written, |entry| {
             entry.known.handing = match entry.known.handing {
                 Handing::Open | Handing::Told { .. } => Handing::Presumed { at: now },
                 // It was cancelled and written all the same.
@@ -78,7 +90,7 @@ impl Delivery {
 
     /// What was flushed to the client is that there is no answer yet: in progress, or unknown.
     pub(crate) fn told(&self, now: Timestamp) {
-        self.handle.say(|entry| {
+        self.handle.say(Saying::Written, |entry| {
             entry.known.handing = match entry.known.handing {
                 Handing::Open | Handing::Told { .. } => Handing::Told { at: now },
                 known @ (Handing::Undelivered { .. }
@@ -92,7 +104,7 @@ impl Delivery {
     /// The client cancelled, or its connection ended, before the answer was written. After it was
     /// written this proves nothing any more and only casts doubt.
     pub(crate) fn undelivered(&self, now: Timestamp) {
-        self.handle.say(|entry| {
+        self.handle.say(Saying::Stopped, |entry| {
             entry.known.handing = match entry.known.handing {
                 Handing::Open | Handing::Told { .. } => Handing::Undelivered { since: now },
                 Handing::Presumed { .. } | Handing::Confirmed { .. } => {
@@ -105,7 +117,7 @@ impl Delivery {
 
     /// A cancel crossed the answer on its way: whether it was received is unproven for good.
     pub(crate) fn doubted(&self) {
-        self.handle.say(|entry| {
+        self.handle.say(Saying::Stopped, |entry| {
             let at = entry.known.handing.at().unwrap_or(entry.known.started_at);
             entry.known.handing = match entry.known.handing {
                 Handing::Open | Handing::Presumed { .. } | Handing::Confirmed { .. } => {
@@ -126,16 +138,24 @@ impl Delivery {
 }
 
 impl Handle {
-    fn say(&self, change: impl FnOnce(&mut Entry)) {
+    fn say(&self, what: Saying, change: impl FnOnce(&mut Entry)) {
         let mut part = self.part.lock().unwrap_or_else(PoisonError::into_inner);
         let patience = self.inner.windows.client_patience;
-        let (number, copy, turn) = match std::mem::replace(&mut *part, Part::Nothing) {
-            Part::Nothing => return,
-            Part::Prepared(entry, turn) => {
+        let (number, copy, turn) = match (std::mem::replace(&mut *part, Part::Nothing), what) {
+            (Part::Nothing, _) => return,
+            (Part::Prepared(entry, turn), Saying::Started) => {
                 let number = self.inner.remember(|memory| memory.add((*entry).clone()));
                 (number, entry, Some(turn))
             }
-            Part::Registered(number, copy) => (number, copy, None),
+            // It counts once the call has started.
+            (Part::Prepared(mut entry, turn), Saying::Stopped) => {
+                change(&mut entry);
+                *part = Part::Prepared(entry, turn);
+                return;
+            }
+            // What was written was no answer of a call that never started.
+            (Part::Prepared(..), Saying::Written) => return,
+            (Part::Registered(number, copy), _) => (number, copy, None),
         };
         let (entry, changed) = self.inner.remember(|memory| {
             memory.say(number, &copy, patience, |entry| {

@@ -236,7 +236,10 @@ impl Memory {
             let Some(number) = self.dirty.range(after..).next().copied() else {
                 break;
             };
-            let Some(entry) = self.entries.get(&number).filter(|e| !self.is_followed(number, e))
+            let Some(entry) = self
+                .entries
+                .get(&number)
+                .filter(|e| !self.is_followed(number, e))
             else {
                 self.dirty.remove(&number);
                 self.let_go(number);

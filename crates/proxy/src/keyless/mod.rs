@@ -238,7 +238,10 @@ impl Deliveries {
             Timestamp::from_millis(now.as_millis().saturating_sub(millis))
         };
         let asked_since = ago(windows.ask_for.saturating_add(SLACK));
-        let kept_since = ago(windows.tombstone_for.max(windows.ask_for).saturating_add(KEPT));
+        let kept_since = ago(windows
+            .tombstone_for
+            .max(windows.ask_for)
+            .saturating_add(KEPT));
         transact(self.inner.engine.store().as_ref(), None, move |tx| {
             Box::pin(table::prune(tx, asked_since, kept_since))
         })

@@ -74,7 +74,12 @@ async fn asked(
 ) -> Result<bool, Error> {
     let receipt = &found.receipt;
     let is_open = receipt.status.state == State::InputRequired;
-    if is_open && found.reply.as_ref().is_some_and(|reply| names(reply, request_state)) {
+    if is_open
+        && found
+            .reply
+            .as_ref()
+            .is_some_and(|reply| names(reply, request_state))
+    {
         return Ok(true);
     }
     // Without a name only the open question can be meant.

@@ -69,10 +69,8 @@ impl Inner {
         let window = self.windows.ask_for.saturating_add(SLACK);
         let window = i64::try_from(window.as_millis()).unwrap_or(i64::MAX);
         let since = Timestamp::from_millis(now.as_millis().saturating_sub(window));
-        let (rows, highest) = read(store, move |sql| {
-            Box::pin(table::read(sql, digest, since))
-        })
-        .await?;
+        let (rows, highest) =
+            read(store, move |sql| Box::pin(table::read(sql, digest, since))).await?;
         let is_crowded = rows.len() > UNSETTLED_MAX;
         let (sources, highest) = self.remember(|memory| merge(memory, digest, rows, highest));
 

@@ -170,7 +170,9 @@ pub(super) async fn read_one(sql: &mut dyn Sql, place: &Place) -> Result<Option<
             &named(place),
         )
         .await?;
-    rows.first().map(|row| decode(row, place.digest)).transpose()
+    rows.first()
+        .map(|row| decode(row, place.digest))
+        .transpose()
 }
 
 /// Writes what is known of a handing out. One that another has followed is left alone.
@@ -192,7 +194,11 @@ pub(super) async fn write(sql: &mut dyn Sql, known: &Known, first: First) -> Res
         First::Fresh => {
             values.push(blob(&NOBODY.0));
             sql.execute(
-                &upsert("1", "proxy_deliveries.generation", "proxy_deliveries.holder IN ($6, $12)"),
+                &upsert(
+                    "1",
+                    "proxy_deliveries.generation",
+                    "proxy_deliveries.holder IN ($6, $12)",
+                ),
                 &values,
             )
             .await?;

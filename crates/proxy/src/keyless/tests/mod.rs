@@ -1,1 +1,7 @@
+//! What calls without a key get, on a real store.
 
+mod histories;
+mod judging;
+mod pairing;
+mod remembering;
+mod scene;
