@@ -453,3 +453,61 @@ fn panic_now() -> usize {
     let nothing: [usize; 0] = [];
     nothing.first().copied().expect("as planned")
 }
+
+#[tokio::test]
+async fn who_asks_for_it_notices_that_a_client_closed_its_side() {
+    let (started, dropped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let handler = {
+        let (started, dropped) = (Arc::clone(&started), Arc::clone(&dropped));
+        move || {
+            let (started, dropped) = (Arc::clone(&started), Dropped(Arc::clone(&dropped)));
+            async move {
+                let _held = dropped;
+                started.notify_one();
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    let bounds = Bounds {
+        half_close: false,
+        ..Bounds::default()
+    };
+    let server = Server::start(Router::new().route("/", get(handler)), bounds).await;
+    let mut stream = server.connect().await;
+    let request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    within(started.notified()).await;
+    stream.shutdown().await.unwrap();
+    within(dropped.notified()).await;
+}
+
+#[tokio::test]
+async fn requests_say_which_connection_they_came_on() {
+    let router = Router::new().route(
+        "/",
+        get(|request: Request| async move {
+            let since = request
+                .extensions()
+                .get::<ConnectInfo<std::time::Instant>>();
+            let ConnectInfo(since) = since.unwrap();
+            let ConnectInfo(peer) = request
+                .extensions()
+                .get::<ConnectInfo<SocketAddr>>()
+                .unwrap();
+            format!("{peer} {since:?}|")
+        }),
+    );
+    let server = Server::start(router, Bounds::default()).await;
+    let twice =
+        "GET / HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let answers = exchange(&server, twice).await;
+        let mut names = answers.split("\r\n\r\n").skip(1);
+        let mut name = || names.next().unwrap().split('|').next().unwrap().to_owned();
+        let (first, second) = (name(), name());
+        assert_eq!(first, second);
+        seen.push(first.split_once(' ').unwrap().1.to_owned());
+    }
+    assert_ne!(seen[0], seen[1]);
+}

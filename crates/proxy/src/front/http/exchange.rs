@@ -23,9 +23,8 @@ use super::{
     Shared, no_seat,
     outflow::{Fresh, Outflow, Outlet},
     peer::{Form, Said},
-    seats::InUse,
+    seats::{InUse, NoSeat},
     spoken::{ENVELOPE, Era, SESSION, Spoken, VERSION, Verdict, era_of, facts, line},
-    unknown_session,
 };
 use crate::{
     keyless::Channel,
@@ -54,7 +53,7 @@ struct Manner {
     modern: Option<bool>,
     batch: bool,
     /// A session that the answer names.
-    fresh: Option<(Fresh, HeaderValue)>,
+    fresh: Option<(Fresh, Option<HeaderValue>)>,
 }
 
 impl<'a> Exchange<'a> {
@@ -94,16 +93,14 @@ impl<'a> Exchange<'a> {
     }
 
     /// The session of a message that opens none.
-    fn seat(&self, era: Era) -> Result<InUse, Response> {
+    fn seat(&self, era: Era) -> Result<InUse, NoSeat> {
         match (era, self.parts.headers.contains_key(SESSION)) {
             (Era::Legacy, true) => {
                 let name = line(&self.parts.headers, SESSION).unwrap_or_default();
                 let seat = self.shared.seats.find(name, self.principal);
-                seat.ok_or_else(unknown_session)
+                seat.ok_or(NoSeat::Unknown)
             }
-            (Era::Legacy, false) | (Era::Modern, _) => {
-                self.shared.seats.shared(self.principal).map_err(no_seat)
-            }
+            (Era::Legacy, false) | (Era::Modern, _) => self.shared.seats.shared(self.principal),
         }
     }
 
@@ -131,7 +128,7 @@ impl<'a> Exchange<'a> {
     async fn told(&self, era: Era, text: &Bytes) -> Response {
         let seat = match self.seat(era) {
             Ok(seat) => seat,
-            Err(response) => return response,
+            Err(why) => return no_seat(why),
         };
         let ticket = seat.seat().peer.ticket();
         let taken = self.hand_on(&seat, vec![self.incoming(text.clone(), ticket)]);
@@ -153,12 +150,12 @@ impl<'a> Exchange<'a> {
         let (seat, fresh) = if opens {
             match self.opened() {
                 Ok((seat, fresh)) => (seat, Some(fresh)),
-                Err(response) => return response,
+                Err(why) => return no_seat(why),
             }
         } else {
             match self.seat(era) {
                 Ok(seat) => (seat, None),
-                Err(response) => return response,
+                Err(why) => return no_seat(why),
             }
         };
         let form = Form {
@@ -172,7 +169,12 @@ impl<'a> Exchange<'a> {
             .map(|ticket| self.incoming(text.clone(), *ticket));
         let incoming = incoming.collect();
         let waiting = tickets.iter().map(|ticket| (*ticket, request.id.clone()));
-        let outlet = Outlet::new(said, waiting.collect(), seat.clone(), Arc::clone(&self.room));
+        let outlet = Outlet::new(
+            said,
+            waiting.collect(),
+            seat.clone(),
+            Arc::clone(&self.room),
+        );
         self.hand_on(&seat, incoming);
         let manner = Manner {
             accepts: self.accepts,
@@ -184,16 +186,12 @@ impl<'a> Exchange<'a> {
     }
 
     /// A session of its own, for `initialize`.
-    fn opened(&self) -> Result<(InUse, (Fresh, HeaderValue)), Response> {
+    fn opened(&self) -> Result<(InUse, (Fresh, Option<HeaderValue>)), NoSeat> {
         let seats = &self.shared.seats;
-        let (name, seat) = seats.named(self.principal).map_err(no_seat)?;
-        let value = HeaderValue::try_from(&name);
-        let fresh = Fresh::new(Arc::clone(seats), name);
-        match value {
-            Ok(value) => Ok((seat, (fresh, value))),
-            // Hex digits can always be sent.
-            Err(_) => Err(StatusCode::INTERNAL_SERVER_ERROR.into_response()),
-        }
+        let (name, seat) = seats.named(self.principal)?;
+        // Hex digits can always be sent.
+        let value = HeaderValue::try_from(&name).ok();
+        Ok((seat, (Fresh::new(Arc::clone(seats), name), value)))
     }
 
     /// Only revision 2025-03-26 has batches; it is what a request without a version speaks. Its
@@ -213,14 +211,13 @@ impl<'a> Exchange<'a> {
         }
         let seat = match self.seat(Era::Legacy) {
             Ok(seat) => seat,
-            Err(response) => return response,
+            Err(why) => return no_seat(why),
         };
         // The same texts again: it was just read as a list.
         let texts: Vec<&RawValue> = serde_json::from_slice(body).unwrap_or_default();
         let peer = &seat.seat().peer;
-        let is_request = |message: &Result<Message<'_>, Unreadable>| {
-            matches!(message, Ok(Message::Request(_)))
-        };
+        let is_request =
+            |message: &Result<Message<'_>, Unreadable>| matches!(message, Ok(Message::Request(_)));
         let form = Form {
             streams: self.accepts.stream,
             for_others: true,
@@ -291,16 +288,11 @@ impl<'a> Exchange<'a> {
         let said = said.chain(first).collect();
         let (fresh, name) = manner.fresh.take().unzip();
         let stream = Outflow::events(said, Some(outlet), fresh).alive(bounds.beat_every);
-        named(events(Body::from_stream(stream)), name)
+        named(events(Body::from_stream(stream)), name.flatten())
     }
 
     /// All that there will be is there.
-    fn complete(
-        &self,
-        outlet: &Outlet,
-        answers: Vec<Answer>,
-        manner: Manner,
-    ) -> Response {
+    fn complete(&self, outlet: &Outlet, answers: Vec<Answer>, manner: Manner) -> Response {
         if answers.is_empty() {
             return Self::unanswered(outlet, &manner);
         }
@@ -309,8 +301,10 @@ impl<'a> Exchange<'a> {
             texts.push(text);
             receipts.push(handed);
         }
+        // Read only where something hangs on it.
+        let matters = manner.modern.is_some() || manner.fresh.is_some();
         let verdict = match &texts[..] {
-            [text] if !manner.batch => Some(Verdict::of(text)),
+            [text] if matters && !manner.batch => Some(Verdict::of(text)),
             [..] => None,
         };
         let status = match (&verdict, manner.modern) {
@@ -329,7 +323,7 @@ impl<'a> Exchange<'a> {
                 .zip(receipts)
                 .map(|(text, handed)| Said::Answer(text, handed));
             let stream = Outflow::events(said.collect(), None, fresh);
-            return named(events(Body::from_stream(stream)), name);
+            return named(events(Body::from_stream(stream)), name.flatten());
         }
         let text = match &texts[..] {
             [text] if !manner.batch => text.clone(),
@@ -343,7 +337,7 @@ impl<'a> Exchange<'a> {
         let kind = HeaderValue::from_static("application/json");
         headers.insert(header::CONTENT_TYPE, kind);
         headers.insert(header::CONTENT_LENGTH, length);
-        named(response, name)
+        named(response, name.flatten())
     }
 
     /// Cancelled, or the session ended.

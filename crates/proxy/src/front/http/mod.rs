@@ -18,6 +18,8 @@ mod outflow;
 mod peer;
 mod seats;
 mod spoken;
+#[cfg(test)]
+mod tests;
 
 use std::{
     sync::{Arc, Weak},
@@ -312,7 +314,12 @@ fn unknown_session() -> Response {
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 fn busy(why: &str) -> Response {
-    for_now(StatusCode::SERVICE_UNAVAILABLE, Code::Busy, why, RETRY_AFTER)
+    for_now(
+        StatusCode::SERVICE_UNAVAILABLE,
+        Code::Busy,
+        why,
+        RETRY_AFTER,
+    )
 }
 
 fn unavailable(why: &str) -> Response {
@@ -324,5 +331,6 @@ fn no_seat(why: NoSeat) -> Response {
     match why {
         NoSeat::Full => busy("all sessions are taken, and in each something is under way"),
         NoSeat::Stopping => unavailable("this proxy is about to end"),
+        NoSeat::Unknown => unknown_session(),
     }
 }

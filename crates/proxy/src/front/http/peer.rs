@@ -163,7 +163,11 @@ impl Peer {
     }
 
     /// Waits for the answers of so many requests, all of them on one way.
-    pub(super) fn expect(&self, requests: usize, form: Form) -> (Vec<Ticket>, mpsc::Receiver<Said>) {
+    pub(super) fn expect(
+        &self,
+        requests: usize,
+        form: Form,
+    ) -> (Vec<Ticket>, mpsc::Receiver<Said>) {
         let (way, said) = Way::new(self.bounds.room);
         let tickets: Vec<Ticket> = (0..requests).map(|_| self.ticket()).collect();
         let mut open = self.open();

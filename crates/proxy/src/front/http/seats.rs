@@ -44,8 +44,7 @@ impl<S: Conversation> Talks for Arc<S> {
 }
 
 /// Opens a principal's conversation with the upstream.
-pub(super) type Begin =
-    Box<dyn Fn(PrincipalId, Arc<dyn Client>) -> Arc<dyn Talks> + Send + Sync>;
+pub(super) type Begin = Box<dyn Fn(PrincipalId, Arc<dyn Client>) -> Arc<dyn Talks> + Send + Sync>;
 
 /// What a session is found by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -114,6 +113,8 @@ pub(super) enum NoSeat {
     Full,
     /// The front is about to end.
     Stopping,
+    /// There is none of this name, or it is somebody else's.
+    Unknown,
 }
 
 #[derive(Default)]

@@ -5,9 +5,7 @@ use std::borrow::Cow;
 
 use counterfoil_mcp::{
     framing::{FramingLimits, Incoming, Message, RpcError, codes, read},
-    streamable::{
-        LEGACY, MODERN, check_method, check_name, check_version, subject_of,
-    },
+    streamable::{LEGACY, MODERN, check_method, check_name, check_version, subject_of},
 };
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
@@ -69,9 +67,7 @@ fn object<'a, T: Default + Deserialize<'a>>(raw: Option<&'a RawValue>) -> (T, bo
 fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-    serde_json::from_str(raw.get())
-        .ok()
-        .map(|Text(text)| text)
+    serde_json::from_str(raw.get()).ok().map(|Text(text)| text)
 }
 
 impl<'a> Spoken<'a> {
@@ -117,7 +113,8 @@ impl<'a> Spoken<'a> {
     /// says it twice.
     pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), RpcError> {
         if self.is_ambiguous {
-            let message = "Invalid params: a member of the parameters or of `_meta` stands there twice";
+            let message =
+                "Invalid params: a member of the parameters or of `_meta` stands there twice";
             return Err(RpcError::new(codes::INVALID_PARAMS, message).with_http_status(400));
         }
         let stated = line(headers, VERSION);
@@ -200,9 +197,9 @@ impl Verdict {
         };
         match response.outcome {
             Ok(_) => Self::Result,
-            Err(error) => Self::Error(
-                serde_json::from_str(error.get()).map_or(0, |Coded { code }| code),
-            ),
+            Err(error) => {
+                Self::Error(serde_json::from_str(error.get()).map_or(0, |Coded { code }| code))
+            }
         }
     }
 
@@ -229,7 +226,9 @@ impl Verdict {
 pub(super) fn asked(text: &[u8]) -> Option<counterfoil_mcp::framing::Id> {
     match read(text, ENVELOPE) {
         Ok(Incoming::Single(Message::Request(request))) => Some(request.id),
-        Ok(Incoming::Single(Message::Notification(_) | Message::Response(_)) | Incoming::Batch(_))
+        Ok(
+            Incoming::Single(Message::Notification(_) | Message::Response(_)) | Incoming::Batch(_),
+        )
         | Err(_) => None,
     }
 }
