@@ -250,9 +250,8 @@ pub(super) async fn open(upstream: &Upstream, known: &Known, place: &Place) -> O
         Err(why) => return Opened::NotNow(why.to_string()),
     };
     let status = response.status();
-    if status == StatusCode::NOT_FOUND && known.id.is_some() {
-        upstream.session.expire(known.epoch);
-    }
+    // A 404 does not end the session here: some servers say so of a stream that they do not offer.
+    // If the session is over, the next message finds out.
     if status == StatusCode::OK && body::is_stream(response.headers()) {
         let bytes_max = upstream.message_bytes_max;
         let stream = Events::new(response, bytes_max, place.clone());

@@ -161,8 +161,9 @@ impl Upstream {
         };
         // As of now: the session may have changed while there was no room.
         let known = self.session.known();
-        let sent = headers::of(&self.headers, &message, &known)?;
-        let request = self.request(Method::POST, sent.headers.clone(), message.text);
+        let mut sent = headers::of(&self.headers, &message, &known)?;
+        let headers = std::mem::take(&mut sent.headers);
+        let request = self.request(Method::POST, headers, message.text);
         tokio::spawn(exchange::run(Arc::clone(self), flight, request, sent, room));
         Ok(())
     }
@@ -182,8 +183,9 @@ impl Upstream {
             Kind::Notification { method } if method == "notifications/initialized"
         );
         let known = self.session.known();
-        let sent = headers::of(&self.headers, &message, &known)?;
-        let request = self.request(Method::POST, sent.headers.clone(), message.text);
+        let mut sent = headers::of(&self.headers, &message, &known)?;
+        let headers = std::mem::take(&mut sent.headers);
+        let request = self.request(Method::POST, headers, message.text);
         let response = self.client.send(request).await?;
         let status = response.status();
         if status == StatusCode::NOT_FOUND && sent.in_session {

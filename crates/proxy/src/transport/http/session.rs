@@ -91,10 +91,9 @@ impl Session {
         };
     }
 
-    /// Forgets it for good; its id if the server has to be told.
+    /// Forgets it for good; what it was if the server has to be told.
     pub(super) fn close(&self) -> Option<Known> {
         let mut state = self.state();
-        state.end_listening();
         let known = std::mem::take(&mut state.known);
         (known.id.is_some() && !state.is_expired).then_some(known)
     }

@@ -106,6 +106,16 @@ impl Line {
         );
     }
 
+    /// Nothing at all is going on any more, beside the requests either.
+    async fn idle(&self) {
+        soon(async {
+            while Arc::strong_count(&self.transport.upstream) > 1 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
     /// Sends a request; what the sink is told until the exchange is over.
     async fn told(&self, message: Outbound) -> Vec<Told> {
         self.send(message).await;

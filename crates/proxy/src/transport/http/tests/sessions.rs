@@ -94,6 +94,18 @@ async fn i3_field_17_a_session_that_ended_is_noticed_and_the_request_lost() {
 }
 
 #[tokio::test]
+async fn a_second_handshake_is_without_the_session_of_the_first() {
+    let server = with_sessions("").await;
+    let line = Line::to(&server.url());
+    open(&line).await;
+    open(&line).await;
+    assert_eq!(server.seen()[1].header("mcp-session-id"), None);
+    assert_eq!(server.seen()[1].header("mcp-protocol-version"), None);
+    assert_eq!(line.outcome(request(None)).await, answered());
+    assert_eq!(server.seen()[2].header("mcp-session-id"), Some("s-1"));
+}
+
+#[tokio::test]
 async fn a_404_with_an_answer_is_an_answer_and_the_session_over() {
     let server = with_sessions(NOT_FOUND).await;
     let line = Line::to(&server.url());
@@ -144,6 +156,25 @@ async fn what_is_heard_late_of_an_earlier_session_changes_nothing() {
     assert!(matches!(line.ear.next().await, Told::Message(..)));
     go.notify_one();
     why_lost(&line.ear.next().await);
+    assert!(!line.transport.is_expired());
+}
+
+#[tokio::test]
+async fn a_404_to_the_request_for_a_stream_ends_no_session() {
+    let server = Server::start(|seen| {
+        let answer = ANSWER.replace("\"id\":7", "\"id\":0");
+        vec![Act::Send(match seen.method.as_str() {
+            "GET" => response(404, "", ""),
+            _ if seen.body.contains("\"id\":0") => response(200, "Mcp-Session-Id: s\r\n", &answer),
+            _ => response(202, "", ""),
+        })]
+    })
+    .await;
+    let line = Line::to(&server.url());
+    open(&line).await;
+    line.send(notification("notifications/initialized")).await;
+    line.idle().await;
+    assert_eq!(server.seen().last().unwrap().method, "GET");
     assert!(!line.transport.is_expired());
 }
 

@@ -254,6 +254,7 @@ async fn a_server_without_such_a_stream_is_not_asked_again() {
         // Whatever else follows, no other GET does.
         assert_eq!(line.outcome(request(None)).await, answered());
         line.send(notification("notifications/initialized")).await;
+        line.idle().await;
         assert_eq!(methods(&server), ["POST", "GET", "POST", "POST"]);
     }
 }
