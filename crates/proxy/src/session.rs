@@ -25,6 +25,7 @@ use crate::{
     link::{Forwarded, Link, Watch},
     proxy::Shared,
     raw::{self, Object},
+    settings::Target,
     wire::{Client, Failure, HttpFacts, Kind, Ticket},
 };
 
@@ -189,7 +190,11 @@ impl Session {
         };
         if Turn::after(&latest).await {
             let mut calls = locked(&self.calls);
-            if calls.latest.as_ref().is_some_and(CancellationToken::is_cancelled) {
+            if calls
+                .latest
+                .as_ref()
+                .is_some_and(CancellationToken::is_cancelled)
+            {
                 calls.latest = None;
             }
         }
@@ -199,7 +204,10 @@ impl Session {
         let watch = match &*request.method {
             "initialize" => {
                 self.opened(&request, &incoming.text);
-                Watch::Initialize
+                let is_modern = self.is_modern(&incoming);
+                return self
+                    .forward(request, incoming, Watch::Initialize, is_modern, Vec::new())
+                    .await;
             }
             "tools/list" => {
                 let cursor = request
@@ -244,7 +252,11 @@ impl Session {
     }
 
     fn opened(&self, request: &Request<'_>, text: &Bytes) {
-        self.link.opened(text.clone());
+        let answered = self.link.opened(text.clone());
+        if let Target::Url { .. } = self.shared.settings.target {
+            // What follows belongs to the session that the answer names.
+            locked(&self.calls).latest = Some(answered);
+        }
         let name = request.params.and_then(|params| {
             let info = Object::read(params.get())?.get("clientInfo")?;
             raw::string(Object::read(info)?.get("name")?).map(std::borrow::Cow::into_owned)
@@ -275,7 +287,9 @@ impl Session {
             && !tool.is_mutating(&self.shared.settings)
             && !self.link.is_stale()
         {
-            let headers = self.link.param_headers(tool, &params, incoming.http.as_deref());
+            let headers = self
+                .link
+                .param_headers(tool, &params, incoming.http.as_deref());
             self.in_order().await;
             return self
                 .forward(request, incoming, Watch::Nothing, is_modern, headers)
@@ -409,8 +423,11 @@ impl Conversation for Session {
             self.link.idle().await;
         })
         .await
-        .is_err() {
-            tracing::warn!("calls were still under way when the client had gone; their outcome is unknown");
+        .is_err()
+        {
+            tracing::warn!(
+                "calls were still under way when the client had gone; their outcome is unknown"
+            );
         }
         self.link.close().await;
         // What was cut off is recorded as such.

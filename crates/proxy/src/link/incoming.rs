@@ -59,6 +59,9 @@ impl Link {
                 ..
             } => {
                 let mut text = self.watched(watch, response, text);
+                if watch == Watch::Initialize {
+                    self.handshake_answered();
+                }
                 if let Some(original) = original
                     && let Some(id) = member(&text, &["id"])
                 {
@@ -184,7 +187,10 @@ impl Sink for Link {
         if self.shared.settings.restart == Restart::Never {
             self.ended.send_replace(Some(why.to_owned()));
         } else if !self.is_alone.load(Ordering::Acquire) {
-            tracing::warn!(why, "the server has ended; it is started again when it is needed");
+            tracing::warn!(
+                why,
+                "the server has ended; it is started again when it is needed"
+            );
         }
     }
 }

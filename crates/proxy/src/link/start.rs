@@ -6,6 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
 
 use super::{Link, OWN_FOR, locked, member, replaced};
 use crate::{
@@ -25,15 +26,23 @@ const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
 pub(super) struct Handshake {
     initialize: Option<Bytes>,
     initialized: Option<Bytes>,
+    answered: CancellationToken,
 }
 
 impl Link {
-    /// The handshake as the client began it.
-    pub(crate) fn opened(&self, initialize: Bytes) {
+    /// The handshake as the client began it. Completes when it is answered.
+    pub(crate) fn opened(&self, initialize: Bytes) -> CancellationToken {
+        let answered = CancellationToken::new();
         *locked(&self.handshake) = Handshake {
             initialize: Some(initialize),
             initialized: None,
+            answered: answered.clone(),
         };
+        answered
+    }
+
+    pub(super) fn handshake_answered(&self) {
+        locked(&self.handshake).answered.cancel();
     }
 
     /// The handshake as the client ended it.
