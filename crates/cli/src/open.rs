@@ -8,7 +8,7 @@ use counterfoil_store::Store;
 
 use crate::{
     address::Address,
-    config::Config,
+    config::{Config, Migrate},
     exit::{Exit, Failure},
     folder::{Folder, warn_if_open},
     postgres, sqlite,
@@ -77,8 +77,43 @@ pub(crate) fn folder(config: &Config, mode: Mode) -> Result<Folder, Failure> {
     }
 }
 
-/// Opens the store that the configuration names. Close it when all is done.
+/// Opens the store that the configuration names, for the application. Close it when all is done.
 pub(crate) async fn open(config: &Config, folder: &Folder, mode: Mode) -> Result<Opened, Failure> {
+    let store = open_receipts(config, folder, mode).await?;
+    match check_application(config, &store, mode).await {
+        Ok(()) => Ok(store),
+        Err(failure) => {
+            store.close().await;
+            Err(failure)
+        }
+    }
+}
+
+/// Refuses tables of the application that would have to be made or changed first.
+async fn check_application(config: &Config, store: &Opened, mode: Mode) -> Result<(), Failure> {
+    let must_be_there = match (&config.store, mode) {
+        (_, Mode::Serving) => config.migrate == Migrate::Never,
+        (Address::Postgres(_), Mode::Reading | Mode::Changing) => true,
+        (Address::Sqlite(_), Mode::Reading | Mode::Changing) | (_, Mode::Migrating) => false,
+    };
+    if !must_be_there {
+        return Ok(());
+    }
+    let found = store.component_version(Application::COMPONENT).await?;
+    let known = Application::SCHEMA_VERSION;
+    if found == known {
+        return Ok(());
+    }
+    Err(not_migrated(config, found, known))
+}
+
+/// Opens the store that the configuration names, for its receipts alone: whether an application
+/// has tables there does not matter. Close it when all is done.
+pub(crate) async fn open_receipts(
+    config: &Config,
+    folder: &Folder,
+    mode: Mode,
+) -> Result<Opened, Failure> {
     for path in [&config.store_in, &config.store_password_file]
         .into_iter()
         .flatten()
@@ -241,7 +276,7 @@ where
 {
     let folder = folder(config, mode)?;
     runtime()?.block_on(async {
-        let store = open(config, &folder, mode).await?;
+        let store = open_receipts(config, &folder, mode).await?;
         let limits = Limits {
             patience: config.lock_patience,
             ..Limits::default()

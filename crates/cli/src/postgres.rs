@@ -1,7 +1,6 @@
 //! The PostgreSQL store, as the configuration asks for it.
 
 use counterfoil_postgres::{OpenError, Options, PostgresStore};
-use counterfoil_server::Application;
 
 use crate::{
     address::Address,
@@ -51,17 +50,7 @@ pub(crate) async fn open(
         }
         opened => opened,
     };
-    let store = opened.map_err(|error| failure(config, mode, error))?;
-    if may_change {
-        return Ok(store);
-    }
-    let found = store.component_version(Application::COMPONENT).await;
-    let (found, known) = (found?, Application::SCHEMA_VERSION);
-    if found == known {
-        return Ok(store);
-    }
-    store.close().await;
-    Err(not_migrated(config, found, known))
+    opened.map_err(|error| failure(config, mode, error))
 }
 
 /// The version of the store's own tables; 0 for none. Changes nothing.

@@ -1,6 +1,5 @@
 //! The SQLite store, as the configuration asks for it.
 
-use counterfoil_server::Application;
 use counterfoil_sqlite::{OpenError, Options, SqliteStore};
 
 use crate::{
@@ -16,7 +15,7 @@ pub(crate) async fn open(
     mode: Mode,
 ) -> Result<SqliteStore, Failure> {
     if mode == Mode::Serving && config.migrate == Migrate::Never {
-        check(config, folder).await?;
+        check(config, folder)?;
     }
     let mut options = options(config);
     options.read_only = mode == Mode::Reading;
@@ -55,21 +54,12 @@ pub(crate) fn version(config: &Config, folder: &Folder) -> Result<i64, Failure> 
 }
 
 /// Refuses tables that would have to be changed.
-async fn check(config: &Config, folder: &Folder) -> Result<(), Failure> {
+fn check(config: &Config, folder: &Folder) -> Result<(), Failure> {
     if folder.knows_receipts() && !folder.database().exists() {
         let path = folder.database();
         return Err(folder.receipts_lost(&format!("{} is missing", path.display())));
     }
     let (found, known) = (version(config, folder)?, SqliteStore::SCHEMA_VERSION);
-    if found != known {
-        return Err(not_migrated(config, found, known));
-    }
-    let mut options = options(config);
-    options.read_only = true;
-    let store = SqliteStore::open(folder.database(), options)?;
-    let found = store.component_version(Application::COMPONENT).await;
-    store.close().await;
-    let (found, known) = (found?, Application::SCHEMA_VERSION);
     if found != known {
         return Err(not_migrated(config, found, known));
     }

@@ -13,7 +13,7 @@ use crate::{
     args::Receipts,
     config::Config,
     exit::{Exit, Failure},
-    open::{self, Mode, Opened, open, runtime},
+    open::{self, Mode, Opened, open_receipts, runtime},
     output::{print, print_json, shown},
     store_copy::is_unfinished,
     store_copy::show_damaged,
@@ -34,7 +34,7 @@ pub(crate) fn run(receipts: &Receipts) -> Result<(), Failure> {
     let config = Config::load(&receipts.flags())?;
     let folder = open::folder(&config, Mode::Reading)?;
     let report = runtime()?.block_on(async {
-        let store = open(&config, &folder, Mode::Reading).await?;
+        let store = open_receipts(&config, &folder, Mode::Reading).await?;
         let report = check(&config, &store).await;
         store.close().await;
         report

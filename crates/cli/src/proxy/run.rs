@@ -18,7 +18,7 @@ use crate::{
     environment,
     exit::{Exit, Failure},
     folder::Folder,
-    open::{Mode, check_clock, open, runtime},
+    open::{Mode, check_clock, open_receipts, runtime},
     output::say,
     serve::{EXIT_KILLED, Signals, cannot_listen},
     telemetry::Telemetry,
@@ -102,7 +102,7 @@ impl Start<'_> {
                 Some(bound.map_err(|error| cannot_listen(address, &error))?)
             }
         };
-        let store = open(self.config, self.folder, Mode::Serving).await?;
+        let store = open_receipts(self.config, self.folder, Mode::Serving).await?;
         let shared = store.shared();
         let limits = Limits {
             patience: self.config.lock_patience,

@@ -387,3 +387,46 @@ fn a_signal_ends_a_proxy_whose_client_stays() {
     // Its standard input is open all the while.
     assert!(child.wait().unwrap().success());
 }
+
+#[test]
+fn a_server_that_ends_ends_a_proxy_that_is_told_not_to_start_it_again() {
+    let place = Place::new();
+    let path = place.path("short");
+    std::fs::write(&path, "#!/bin/sh\nexit 7\n").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let line = ["proxy", "--state", "state", "--restart", "never", "--"];
+    let mut child = command(&place, &[&line[..], &[path.to_str().unwrap()]].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Its client is still there.
+    let input = child.stdin.take();
+    let said = Finished(child.wait_with_output().unwrap()).fails(1);
+    drop(input);
+    assert!(said.contains("ended") && said.contains('7'), "{said}");
+}
+
+#[test]
+fn proxies_may_share_a_database_that_no_server_has_seen() {
+    let place = Place::new();
+    let server = server(&place);
+    let database = counterfoil_test_postgres::Database::new();
+    let at = ["--store", database.url()];
+    run(
+        &place,
+        &[&["proxy"][..], &at, &["--", server.as_str()]].concat(),
+    )
+    .ok();
+    let list = run(
+        &place,
+        &[&["operations", "list", "--json"][..], &at].concat(),
+    );
+    assert_eq!(list.json()["operations"], serde_json::json!([]));
+    run(&place, &[&["store", "check"][..], &at].concat()).ok();
+    // What is the server's is still asked for.
+    let said = run(&place, &[&["keys", "list"][..], &at].concat()).fails(4);
+    assert!(said.contains("counterfoil migrate"), "{said}");
+    assert!(!place.path("home").exists(), "no folder is needed");
+}
