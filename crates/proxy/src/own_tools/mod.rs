@@ -1,34 +1,25 @@
 //! The proxy's own tools: what became of calls, for the principal that made them through this
 //! upstream. Everything else is not found.
 
+mod asker;
 mod definitions;
+mod shown;
 mod view;
 
-use counterfoil_core::{
-    Code, Event, OperationId, Phase, PrincipalId, Receipt, State, Verdict, WorkspaceId,
-};
-use counterfoil_engine::{Engine, Reason};
-use counterfoil_mcp::whole_seconds;
-use counterfoil_store::{BoxFuture, Error, Found, Query};
+use counterfoil_core::{Code, Event, OperationId, State, Verdict};
+use counterfoil_store::{BoxFuture, Error, Found};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::{
-    raw::{Edit, Object},
-    say::text_block,
-    settings::Settings,
-};
+use crate::settings::Settings;
+pub(crate) use asker::Asker;
+use shown::{Fault, Shown, Stored};
 use view::View;
 
 /// Operations in a list, unless the caller says otherwise.
 const LIST_DEFAULT: u32 = 20;
 /// Most operations in a list.
 const LIST_MAX: u32 = 50;
-/// Receipts read at once.
-const PAGE: u32 = 200;
-/// Most reads for one list, which may be short because of it: a list of the store knows nothing of
-/// upstreams.
-const LOOKS_MAX: u32 = 20;
 /// Longest reason for a verdict, in characters.
 const REASON_CHARS_MAX: usize = 300;
 
@@ -81,62 +72,11 @@ pub(crate) trait Canceller: Send + Sync {
     fn cancel(&self, operation_id: OperationId) -> BoxFuture<'_, Cancelled>;
 }
 
-/// Who asks: only calls of this principal to this upstream are shown.
-#[derive(Clone, Copy)]
-pub(crate) struct Asker<'a> {
-    /// Where they are kept.
-    pub(crate) engine: &'a Engine,
-    /// The tenant.
-    pub(crate) workspace: &'a WorkspaceId,
-    /// Who.
-    pub(crate) principal: &'a PrincipalId,
-    /// The upstream instance, as in [`counterfoil_core::Target::upstream`].
-    pub(crate) upstream: &'a str,
-    /// The client speaks 2026-07-28.
-    pub(crate) is_modern: bool,
-}
-
 /// The proxy's own tools.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnTools {
     prefix: String,
     resolves: bool,
-}
-
-/// A tool execution error.
-#[derive(Debug)]
-struct Fault {
-    code: Code,
-    message: String,
-    next_action: String,
-    retry_after_ms: Option<u64>,
-}
-
-impl Fault {
-    fn new(code: Code, message: impl Into<String>, next_action: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            next_action: next_action.into(),
-            retry_after_ms: None,
-        }
-    }
-}
-
-impl From<Error> for Fault {
-    fn from(error: Error) -> Self {
-        let reason = Reason::from(error);
-        let retry_after = reason.retry_after();
-        let next = match retry_after {
-            Some(after) => format!("Call again in {} seconds", whole_seconds(after)),
-            None => "Call list_operations to see where things stand; if it stays so, tell the user".to_owned(),
-        };
-        let millis = retry_after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-        Self {
-            retry_after_ms: millis,
-            ..Self::new(reason.code(), reason.message(), next)
-        }
-    }
 }
 
 #[derive(Deserialize)]
@@ -173,20 +113,6 @@ fn read<'a, T: Deserialize<'a>>(arguments: &'a str) -> Result<T, Fault> {
             "Correct the arguments and call again",
         )
     })
-}
-
-/// A text with facts for programs, and the content blocks of a stored result.
-struct Shown {
-    text: String,
-    facts: Map<String, Value>,
-    stored: Option<Stored>,
-}
-
-/// What is stored of an answer of the upstream, as it is spelled.
-struct Stored {
-    /// `result` or `error`.
-    name: &'static str,
-    text: String,
 }
 
 impl OwnTools {
@@ -295,11 +221,17 @@ impl OwnTools {
         if more {
             text.push_str("\nThere are more.");
         }
-        let operations: Vec<Value> = views.iter().map(|view| Value::Object(view.facts())).collect();
+        let operations: Vec<Value> = views
+            .iter()
+            .map(|view| Value::Object(view.facts()))
+            .collect();
         let mut facts = Map::new();
         facts.insert("operations".to_owned(), json!(operations));
         facts.insert("more".to_owned(), json!(more));
-        let next = format!("{}get_operation shows one of them with its result", self.prefix);
+        let next = format!(
+            "{}get_operation shows one of them with its result",
+            self.prefix
+        );
         facts.insert("next_action".to_owned(), json!(next));
         Ok(Shown {
             text,
@@ -319,7 +251,9 @@ impl OwnTools {
         let receipt = &found.receipt;
         let id = receipt.operation_id;
         let nothing_to_stop = match receipt.status.state {
-            State::Running | State::CancelRequested | State::Accepted | State::InputRequired => None,
+            State::Running | State::CancelRequested | State::Accepted | State::InputRequired => {
+                None
+            }
             State::Succeeded | State::Failed | State::Cancelled => {
                 Some("There is nothing to stop: it has ended. ")
             }
@@ -334,7 +268,9 @@ impl OwnTools {
         let reason = "cancel_operation was called".to_owned();
         let store = asker.engine.store();
         let now = asker.engine.now();
-        let recorded = store.record(id, Event::CancelRequested, now, reason, None).await;
+        let recorded = store
+            .record(id, Event::CancelRequested, now, reason, None)
+            .await;
         let after = match recorded {
             Ok(receipt) => receipt.status.state,
             // It was released a moment ago: it does not run.
@@ -410,146 +346,6 @@ impl OwnTools {
         };
         let found = asker.find(&self.prefix, &resolution.operation_id).await?;
         Ok(self.shown(asker, &found, before.to_owned()))
-    }
-}
-
-impl Asker<'_> {
-    fn may_see(&self, receipt: &Receipt) -> bool {
-        let identity = &receipt.identity;
-        identity.workspace == *self.workspace
-            && identity.principal == *self.principal
-            && identity.target.upstream == self.upstream
-            && receipt.phase(self.engine.now()) != Phase::Gone
-    }
-
-    async fn find(&self, prefix: &str, id: &str) -> Result<Found, Fault> {
-        let absent = || {
-            Fault::new(
-                Code::NotFound,
-                "There is no such operation here",
-                format!("Check the operation_id; {prefix}list_operations shows those there are"),
-            )
-        };
-        let id: OperationId = id.parse().map_err(|_| absent())?;
-        let found = self.engine.store().get(id).await?;
-        found
-            .filter(|found| self.may_see(&found.receipt))
-            .ok_or_else(absent)
-    }
-
-    /// The operations, those in doubt first, then the newest first, and whether there are more.
-    async fn list(&self, limit: u32, in_doubt_only: bool) -> Result<(Vec<Receipt>, bool), Fault> {
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let doubt = vec![State::OutcomeUnknown];
-        let rest = State::all()
-            .filter(|state| !matches!(state, State::OutcomeUnknown | State::Free))
-            .collect();
-        let parts: Vec<Vec<State>> = if in_doubt_only {
-            vec![doubt]
-        } else {
-            vec![doubt, rest]
-        };
-        let mut receipts: Vec<Receipt> = Vec::new();
-        let mut looks = 0;
-        for states in parts {
-            let mut cursor = None;
-            loop {
-                if looks == LOOKS_MAX {
-                    return Ok((receipts, true));
-                }
-                looks += 1;
-                let query = Query {
-                    workspace: self.workspace.clone(),
-                    principal: Some(self.principal.clone()),
-                    states: states.clone(),
-                    cursor,
-                    limit: PAGE,
-                };
-                let page = self.engine.store().list(&query).await?;
-                for receipt in page.receipts {
-                    if !self.may_see(&receipt) {
-                        continue;
-                    }
-                    if receipts.len() == limit {
-                        return Ok((receipts, true));
-                    }
-                    receipts.push(receipt);
-                }
-                cursor = page.next;
-                if cursor.is_none() {
-                    break;
-                }
-            }
-        }
-        Ok((receipts, false))
-    }
-}
-
-impl Stored {
-    fn of(reply: counterfoil_core::Reply) -> Option<Self> {
-        let name = match reply.content_type.as_deref() {
-            Some(crate::say::RESULT_TYPE) => "result",
-            Some(crate::say::ERROR_TYPE) => "error",
-            Some(_) | None => return None,
-        };
-        let text = String::from_utf8(reply.body.to_vec()).ok()?;
-        Some(Self { name, text })
-    }
-
-    /// Its content blocks as they are spelled, each with a comma before it.
-    fn blocks(&self) -> String {
-        if self.name == "error" {
-            return format!(",{}", text_block(&self.text));
-        }
-        let content = Object::read(&self.text).and_then(|result| result.get("content"));
-        let inner = content.and_then(|content| {
-            let inner = content.trim().strip_prefix('[')?.strip_suffix(']')?.trim();
-            (!inner.is_empty()).then(|| format!(",{inner}"))
-        });
-        inner.unwrap_or_default()
-    }
-}
-
-impl Fault {
-    fn shown(self) -> Shown {
-        let mut facts = Map::new();
-        facts.insert("status".to_owned(), json!("failed"));
-        facts.insert("code".to_owned(), json!(self.code.as_str()));
-        facts.insert("message".to_owned(), json!(self.message));
-        facts.insert("retryable".to_owned(), json!(self.retry_after_ms.is_some()));
-        if let Some(millis) = self.retry_after_ms {
-            facts.insert("retry_after_ms".to_owned(), json!(millis));
-        }
-        facts.insert("next_action".to_owned(), json!(self.next_action));
-        Shown {
-            text: format!("{}. {}.", self.message, self.next_action),
-            facts,
-            stored: None,
-        }
-    }
-}
-
-impl Shown {
-    /// The text of a `result`: text and structured content, the stored result as it is spelled.
-    fn result(self, is_modern: bool, is_error: bool) -> String {
-        let kind = if is_modern {
-            "\"resultType\":\"complete\","
-        } else {
-            ""
-        };
-        let facts = Value::Object(self.facts).to_string();
-        let structured = self.stored.as_ref().and_then(|stored| {
-            let object = Object::read(&facts)?;
-            let mut edit = Edit::of(&object);
-            edit.set(stored.name, &stored.text);
-            edit.text()
-        });
-        let structured = structured.unwrap_or(facts);
-        let blocks = self.stored.as_ref().map(Stored::blocks).unwrap_or_default();
-        format!(
-            "{{{kind}\"content\":[{}{blocks}],\"structuredContent\":{structured},\"isError\":{is_error}}}",
-            text_block(&self.text)
-        )
     }
 }
 

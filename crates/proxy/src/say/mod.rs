@@ -20,8 +20,8 @@ use counterfoil_mcp::{
 };
 use serde_json::{Map, Value, json};
 
-pub(crate) use splice::text_block;
 use splice::Marks;
+pub(crate) use splice::text_block;
 
 use crate::wire::Failure;
 
@@ -35,10 +35,10 @@ const UNSENT_TYPE: &str = "application/vnd.counterfoil.proxy-unsent";
 const REACHABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// The JSON-RPC codes of a proxy: those of the older era, whose range is closed in the newer one.
+/// The one between them, a time-out, is not said: what is not guarded has no bound of its own.
 #[derive(Clone, Copy)]
 enum Rpc {
     Refused,
-    TimedOut,
     Broken,
 }
 
@@ -46,7 +46,6 @@ impl Rpc {
     const fn code(self, is_modern: bool) -> i64 {
         let number = match self {
             Self::Refused => 1,
-            Self::TimedOut => 2,
             Self::Broken => 3,
         };
         if is_modern {
@@ -146,11 +145,6 @@ pub(crate) enum Refused<'a> {
     KeyRequired,
     /// Nothing was sent, and no key is used up.
     Unsent(Unsent),
-    /// A reading tool has no answer.
-    Unanswered {
-        /// It did not come in time; otherwise the exchange broke.
-        timed_out: bool,
-    },
 }
 
 /// Everything the words depend on beside the answer itself.
@@ -270,16 +264,6 @@ impl Voice<'_> {
                 facts.retry_after = Some(REACHABLE_AFTER);
             }
             Refused::Unsent(Unsent::Credentials) => facts.code = Code::Unauthorized.as_str(),
-            Refused::Unanswered { timed_out } => {
-                facts.code = Code::Unavailable.as_str();
-                facts.is_retryable = true;
-                let rpc = if *timed_out {
-                    Rpc::TimedOut
-                } else {
-                    Rpc::Broken
-                };
-                return facts.error(rpc.code(self.is_modern), text, "Call it again");
-            }
         }
         self.refusal(&facts, &text, false)
     }

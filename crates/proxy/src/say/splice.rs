@@ -18,11 +18,11 @@ impl Marks {
 
     /// As the text of an object.
     pub(super) fn object(&self) -> String {
-        self.into_object("{}").unwrap_or_else(|| "{}".to_owned())
+        self.put_into("{}").unwrap_or_else(|| "{}".to_owned())
     }
 
     /// An object's text with them, those of the same name replaced; `None` if it is no object.
-    fn into_object(&self, text: &str) -> Option<String> {
+    fn put_into(&self, text: &str) -> Option<String> {
         let object = Object::read(text)?;
         let mut edit = Edit::of(&object);
         for (name, value) in &self.0 {
@@ -33,13 +33,13 @@ impl Marks {
 
     /// `outer` with them in its member `name`. That is made if it is missing or `null`, and
     /// replaced if it must be an object and is none.
-    fn into_member(&self, outer: &Object<'_>, edit: &mut Edit<'_, '_>, name: &str, must: bool) {
+    fn put_beside(&self, outer: &Object<'_>, edit: &mut Edit<'_, '_>, name: &str, must: bool) {
         if self.0.is_empty() {
             return;
         }
         let value = match outer.get(name) {
             None | Some("null") => self.object(),
-            Some(text) => match self.into_object(text) {
+            Some(text) => match self.put_into(text) {
                 Some(text) => text,
                 None if must => self.object(),
                 None => return,
@@ -76,7 +76,7 @@ pub(super) fn result(text: &str, marks: &Marks, note: Option<&str>, is_modern: b
             }
         }
     }
-    marks.into_member(&object, &mut edit, "_meta", true);
+    marks.put_beside(&object, &mut edit, "_meta", true);
     edit.text().unwrap_or_else(|| text.to_owned())
 }
 
@@ -96,6 +96,6 @@ pub(super) fn error(text: &str, marks: &Marks) -> String {
         return text.to_owned();
     };
     let mut edit = Edit::of(&object);
-    marks.into_member(&object, &mut edit, "data", false);
+    marks.put_beside(&object, &mut edit, "data", false);
     edit.text().unwrap_or_else(|| text.to_owned())
 }

@@ -67,13 +67,23 @@ impl Voice<'_> {
         }
     }
 
+    /// The same for what is in doubt.
+    fn late(&self, operation_id: Option<OperationId>) -> String {
+        match (operation_id, self.own_tools) {
+            (Some(id), Some(own)) => format!(
+                " `{own}get_operation` with operation_id {id} shows whether an answer came late."
+            ),
+            (None, _) | (Some(_), None) => self.look_up(operation_id),
+        }
+    }
+
     pub(super) fn reason_words(
         &self,
         reason: &Reason,
         operation_id: Option<OperationId>,
     ) -> String {
         let (earlier, again, anew) = (self.earlier(), self.again(), self.anew());
-        let look_up = self.look_up(operation_id);
+        let (look_up, late) = (self.look_up(operation_id), self.late(operation_id));
         match reason {
             Reason::Conflict => {
                 let conflict = match self.dialect {
@@ -114,7 +124,7 @@ impl Voice<'_> {
             Reason::Unknown {
                 retryable: true, ..
             } => format!(
-                "{} was sent and no answer came, so it may or may not have happened. Here repeating is safe: the server recognizes the repeat. Now {again}.{look_up}",
+                "{} was sent and no answer came, so it may or may not have happened. Here repeating is safe: the server recognizes the repeat. Now {again}.{late}",
                 self.tool()
             ),
             Reason::Unknown {
@@ -124,7 +134,7 @@ impl Voice<'_> {
             } => {
                 let time = if *timed_out { " in time" } else { "" };
                 format!(
-                    "{} was sent and no answer came{time}: it may or may not have happened. Do not repeat it; first read the current state and see.{look_up} Only if it did not happen, {anew}.",
+                    "{} was sent and no answer came{time}: it may or may not have happened. Do not repeat it; first read the current state and see.{late} Only if it did not happen, {anew}.",
                     self.tool()
                 )
             }
@@ -133,7 +143,7 @@ impl Voice<'_> {
                 retryable: false,
                 ..
             } => format!(
-                "{earlier} may or may not have happened: no answer came. Nothing was sent now. Do not repeat it; first read the current state and see.{look_up} Only if it did not happen, {anew}."
+                "{earlier} may or may not have happened: no answer came. Nothing was sent now. Do not repeat it; first read the current state and see.{late} Only if it did not happen, {anew}."
             ),
             Reason::Expired => format!(
                 "{}. Nothing was done now. Read the current state; to do it once more on purpose, {anew}.",
@@ -171,6 +181,14 @@ impl Voice<'_> {
         match refused {
             Refused::PossibleDuplicate {
                 operation_id,
+                state: State::OutcomeUnknown,
+            } => format!(
+                "Nothing was done: an identical call of {tool} was sent and may or may not have happened. First read the current state and see.{} If it did not happen, or you mean to do it once more, {}.",
+                self.late(Some(*operation_id)),
+                self.anew()
+            ),
+            Refused::PossibleDuplicate {
+                operation_id,
                 state,
             } => {
                 let stands = stands(*state);
@@ -203,12 +221,6 @@ impl Voice<'_> {
             Refused::Unsent(Unsent::Credentials) => format!(
                 "Nothing was done: the server of {tool} refused the credentials it was given. Tell the user to renew them where the counterfoil proxy is configured; then {again}."
             ),
-            Refused::Unanswered { timed_out: true } => format!(
-                "The server of {tool} did not answer in time. This tool is known to change nothing, so you may call it again."
-            ),
-            Refused::Unanswered { timed_out: false } => format!(
-                "The connection to the server of {tool} broke before its answer. This tool is known to change nothing, so you may call it again."
-            ),
         }
     }
 
@@ -234,7 +246,7 @@ impl Voice<'_> {
         }
         manner.is_stored_failure.then(|| {
             format!(
-                "This is the stored error of the earlier call; nothing was done now, and repeating it brings the same. Read the current state; to try again, {anew}."
+                "This is the stored error of the earlier call; nothing was done now, and repeating it brings the same. Read the current state; for another try, {anew}."
             )
         })
     }
