@@ -17,6 +17,13 @@ pub(crate) enum Line {
 }
 
 /// Reads lines of bounded length.
+///
+/// ```text
+/// loop {
+///     while let Some(line) = lines.at_hand() { … }
+///     if !lines.fill().await? { break }
+/// }
+/// ```
 pub(crate) struct Lines<R> {
     reader: R,
     buffer: BytesMut,
@@ -44,29 +51,13 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    /// The next line; `None` at the end. A last line without a line end counts. Nothing is lost
-    /// when the future is dropped.
-    ///
-    /// # Errors
-    /// What the stream says.
-    pub(crate) async fn next(&mut self) -> std::io::Result<Option<Line>> {
-        loop {
-            if let Some(line) = self.at_hand() {
-                return Ok(Some(line));
-            }
-            if !self.fill().await? {
-                return Ok(None);
-            }
-        }
-    }
-
-    /// The next line, if it was read already.
+    /// The next line, if it was read already. A last line without a line end counts.
     pub(crate) fn at_hand(&mut self) -> Option<Line> {
         loop {
             let rest = self.buffer.get(self.seen..).unwrap_or_default();
             let (end, used) = match memchr::memchr(b'\n', rest) {
                 Some(at) => (self.seen + at, self.seen + at + 1),
-                None if self.ended && !(self.buffer.is_empty() && !self.skipping) => {
+                None if self.ended && (self.skipping || !self.buffer.is_empty()) => {
                     (self.buffer.len(), self.buffer.len())
                 }
                 None => {

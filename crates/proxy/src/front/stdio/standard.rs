@@ -53,7 +53,7 @@ pub(crate) fn standard() -> Streams {
 /// What `make` makes of a second handle, if the stream may be made non-blocking. It may not if
 /// stderr is the same pipe: other parts of this process, and the child, write there and expect
 /// that to block.
-fn own<T>(
+pub(super) fn own<T>(
     stream: BorrowedFd<'_>,
     restore: &mut Restore,
     make: impl FnOnce(OwnedFd) -> Option<T>,
@@ -87,14 +87,14 @@ fn socket(stream: OwnedFd) -> Option<UnixStream> {
     UnixStream::from_std(stream).ok()
 }
 
-fn reader(stream: OwnedFd) -> Option<Box<dyn AsyncRead + Send + Unpin>> {
+pub(super) fn reader(stream: OwnedFd) -> Option<Box<dyn AsyncRead + Send + Unpin>> {
     if is_socket(&stream) {
         return Some(Box::new(socket(stream)?));
     }
     Some(Box::new(pipe::Receiver::from_owned_fd(stream).ok()?))
 }
 
-fn writer(stream: OwnedFd) -> Option<Box<dyn AsyncWrite + Send + Unpin>> {
+pub(super) fn writer(stream: OwnedFd) -> Option<Box<dyn AsyncWrite + Send + Unpin>> {
     if is_socket(&stream) {
         return Some(Box::new(socket(stream)?));
     }

@@ -54,20 +54,9 @@ enum First {
     Asked,
 }
 
-impl First {
-    const fn what(self) -> &'static str {
-        match self {
-            Self::Exit => "the server ended",
-            Self::OutputClosed => "the server closed its output and was ended",
-            Self::InputClosed => "the server closed its input and was ended",
-            Self::Asked => "the proxy ended the server",
-        }
-    }
-}
-
 impl Running {
     /// Waits for the end, or brings it about, and tells the sink.
-    pub(super) async fn to_its_end(mut self) {
+    pub(super) async fn see_out(mut self) {
         let (mut exit, mut read, mut wrote) = (None, None, None);
         let first = tokio::select! {
             biased;
@@ -94,10 +83,10 @@ impl Running {
                 Some(ended) => ended,
                 None => (&mut self.writing).await.ok(),
             };
-            self.tell_unsent(first, ended.as_ref());
+            self.tell_unsent(ended.as_ref());
         }
-        let exit = match exit {
-            Some(status) => status,
+        let (exit, by_itself) = match exit {
+            Some(status) => (status, true),
             None => self.bring_to_an_end().await,
         };
         self.exited.cancel();
@@ -111,25 +100,26 @@ impl Running {
         if first == First::Asked {
             self.input.abort();
             let ended = (&mut self.writing).await.ok();
-            self.tell_unsent(first, ended.as_ref());
+            self.tell_unsent(ended.as_ref());
         }
-        self.tell_closed(first, exit);
+        self.tell_closed(first, by_itself, exit);
         self.closed.cancel();
     }
 
-    /// Its input is closed. It is waited for, terminated, killed.
-    async fn bring_to_an_end(&mut self) -> Option<ExitStatus> {
+    /// Its input is closed. It is waited for, terminated, killed. Also says whether it ended
+    /// without that.
+    async fn bring_to_an_end(&mut self) -> (Option<ExitStatus>, bool) {
         if let Ok(status) = timeout(self.limits.end_within, self.process.wait()).await {
-            return status.ok();
+            return (status.ok(), true);
         }
         self.signal(Signal::TERM);
         if let Ok(status) = timeout(self.limits.terminate_within, self.process.wait()).await {
-            return status.ok();
+            return (status.ok(), false);
         }
         self.signal(Signal::KILL);
         // A process that the kernel cannot end is nothing to wait for.
         let killed = timeout(self.limits.terminate_within, self.process.wait()).await;
-        killed.ok().and_then(Result::ok)
+        (killed.ok().and_then(Result::ok), false)
     }
 
     async fn read_out(&mut self) -> ReadEnd {
@@ -172,7 +162,7 @@ impl Running {
         }
     }
 
-    fn tell_unsent(&self, first: First, ended: Option<&Ended<Option<Id>>>) {
+    fn tell_unsent(&self, ended: Option<&Ended<Option<Id>>>) {
         let (Some(sink), Some(ended)) = (self.sink.upgrade(), ended) else {
             return;
         };
@@ -180,18 +170,29 @@ impl Running {
             tracing::debug!(%error, "the server's input takes no more");
         }
         for id in ended.unsent.iter().flatten() {
-            sink.failed(id, Failure::NotSent(first.what().to_owned()));
+            sink.failed(
+                id,
+                Failure::NotSent("the server ended before it took this".to_owned()),
+            );
         }
     }
 
-    fn tell_closed(&self, first: First, exit: Option<ExitStatus>) {
+    fn tell_closed(&self, first: First, by_itself: bool, exit: Option<ExitStatus>) {
         // `exit status: 1`, `signal: 9 (SIGKILL)`.
         let how = exit.map_or_else(
             || "its exit status is not known".to_owned(),
             |status| status.to_string().replacen(": ", " ", 1),
         );
+        // The pipes of a process that ends are closed a moment before it is gone.
+        let what = match first {
+            First::Asked => "the proxy ended the server",
+            First::Exit => "the server ended",
+            First::OutputClosed | First::InputClosed if by_itself => "the server ended",
+            First::OutputClosed => "the server closed its output and was ended",
+            First::InputClosed => "the server closed its input and was ended",
+        };
         if let Some(sink) = self.sink.upgrade() {
-            sink.closed(&format!("{}: {how}", first.what()));
+            sink.closed(&format!("{what}: {how}"));
         }
     }
 }

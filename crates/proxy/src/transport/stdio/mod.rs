@@ -137,7 +137,7 @@ impl Child {
             limits,
             sink,
         };
-        tokio::spawn(running.to_its_end());
+        tokio::spawn(running.see_out());
         Ok(Arc::new(Self {
             input,
             close,
@@ -260,20 +260,23 @@ fn not_started(program: &str, folder: Option<&Path>, error: &io::Error) -> Strin
             folder.display()
         );
     }
-    match error.kind() {
-        io::ErrorKind::NotFound if Path::new(program).is_file() => format!(
+    let kind = error.kind();
+    if kind == io::ErrorKind::PermissionDenied {
+        return format!(
+            "`{program}` may not be executed; make it executable, or start it with its interpreter"
+        );
+    }
+    if kind != io::ErrorKind::NotFound {
+        return format!("`{program}` cannot be started: {error}");
+    }
+    if Path::new(program).is_file() {
+        return format!(
             "`{program}` cannot be started: the interpreter in its first line does not exist; \
              install that, or name it as the command"
-        ),
-        io::ErrorKind::NotFound if program.contains('/') => {
-            format!("`{program}` does not exist; correct its path after `--`")
-        }
-        io::ErrorKind::NotFound => format!(
-            "`{program}` was not found on the PATH; install it, or write its full path after `--`"
-        ),
-        io::ErrorKind::PermissionDenied => format!(
-            "`{program}` may not be executed; make it executable, or start it with its interpreter"
-        ),
-        _ => format!("`{program}` cannot be started: {error}"),
+        );
     }
+    if program.contains('/') {
+        return format!("`{program}` does not exist; correct its path after `--`");
+    }
+    format!("`{program}` was not found on the PATH; install it, or write its full path after `--`")
 }
