@@ -37,6 +37,7 @@ impl Deliveries {
         let turn = self.inner.turn(call.digest).await?;
         for tries in 1..=CLAIMS_MAX {
             let mut scene = self.inner.gather(call, now).await?;
+            self.inner.note(std::mem::take(&mut scene.leftovers));
             let verdict = match call.keyless {
                 Keyless::Mint => Verdict::Run,
                 Keyless::Attach | Keyless::Ask | Keyless::Require => {
@@ -52,13 +53,11 @@ impl Deliveries {
                     }
                     let entry = self.inner.new_run(call, &scene, now)?;
                     let key = entry.known.place.key.clone();
-                    self.inner.note(scene.leftovers);
                     return Ok((Pairing::Run(key), Delivery::prepared(self, entry, turn)));
                 }
                 Verdict::Attach(place) if tries < CLAIMS_MAX => place,
                 Verdict::Attach(place) | Verdict::Ask(place) | Verdict::Look(place) => {
                     let asked = scene.seen.get(place).map(|seen| seen.receipt.operation_id);
-                    self.inner.note(scene.leftovers);
                     let operation_id = asked.ok_or(Error::NotFound)?;
                     return Ok((Pairing::Ask(operation_id), Delivery::nothing(self)));
                 }
@@ -92,8 +91,10 @@ impl Deliveries {
             own: seen.number.map(|_| seen.known.holder),
             row: seen.row,
         };
-        // Nothing of this place is written between the claim and the moment it is known here.
-        let _no_other_writes = self.inner.writing.lock().await;
+        // Nothing of this place is written between the claim and the moment it is known here. And
+        // what came before it is written first: no number may be found without those below it.
+        let no_other_writes = self.inner.writing.lock().await;
+        self.inner.write_all(&no_other_writes).await?;
         let store = self.inner.engine.store().as_ref();
         let mut tries = 0;
         let won = loop {

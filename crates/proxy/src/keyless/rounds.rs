@@ -49,7 +49,7 @@ impl Deliveries {
         let mut scene = Scene::after(highest);
         inner.probe(call, &mut scene, now).await?;
         let latest = scene.next.saturating_sub(1);
-        let first = latest.saturating_sub(LOOKED_AT_MAX).max(0) + 1;
+        let first = latest.saturating_sub(LOOKED_AT_MAX) + 1;
         for serial in (first..=latest).rev() {
             let key = key(digest, serial)?;
             let identity = call.identity(&call.operation, &key);

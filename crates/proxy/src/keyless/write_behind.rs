@@ -6,7 +6,7 @@ use std::{
 };
 
 use counterfoil_store::{Error, transact};
-use tokio::sync::Notify;
+use tokio::sync::{MutexGuard, Notify};
 
 use super::{Inner, table};
 
@@ -58,7 +58,12 @@ pub(super) async fn run(inner: Weak<Inner>, wake: Arc<Wake>) {
 impl Inner {
     /// Writes everything that is known and not written yet, in bounded transactions.
     pub(super) async fn flush(&self) -> Result<(), Error> {
-        let _one_at_a_time = self.writing.lock().await;
+        let one_at_a_time = self.writing.lock().await;
+        self.write_all(&one_at_a_time).await
+    }
+
+    /// The same, for whoever has the turn to write.
+    pub(super) async fn write_all(&self, _turn: &MutexGuard<'_, ()>) -> Result<(), Error> {
         loop {
             let batch = Arc::new(self.remember(super::Memory::batch));
             if batch.is_empty() {

@@ -576,3 +576,27 @@ fn windows_are_those_of_the_settings() {
     let windows = Windows::of(&crate::settings::Settings::new(target));
     assert_eq!(windows, super::scene::WINDOWS);
 }
+
+#[tokio::test]
+async fn i5_a_claim_leaves_no_gap_below_it() {
+    let scene = Scene::new();
+    let process = scene.process().await;
+    let first = process.run(&call(1, 1), at(0)).await;
+    let second = process.run(&call(1, 1), at(1)).await;
+    first.delivery.undelivered(at(2));
+    second.delivery.undelivered(at(2));
+    // The first is not attached because the second started since.
+    let retry = process.pair(&call(1, 1), at(100)).await;
+    retry.must_attach(2);
+    complete(
+        &*scene.store,
+        second.fence,
+        Event::NotApplied { attempt: 1 },
+        "",
+        at(200),
+    )
+    .await;
+    drop((process, retry));
+    let process = scene.process().await;
+    process.pair(&call(1, 1), at(300)).await.must_attach(1);
+}
