@@ -31,7 +31,7 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// What is said about the requests in one HTTP request. Dropped before all of them are answered,
 /// it tells the session that their client has gone away.
 pub(super) struct Outlet {
-    said: mpsc::Receiver<Said>,
+    said: mpsc::UnboundedReceiver<Said>,
     waiting: Vec<(Ticket, Id)>,
     left: usize,
     seat: InUse,
@@ -40,7 +40,7 @@ pub(super) struct Outlet {
 
 impl Outlet {
     pub(super) fn new(
-        said: mpsc::Receiver<Said>,
+        said: mpsc::UnboundedReceiver<Said>,
         waiting: Vec<(Ticket, Id)>,
         seat: InUse,
         room: Arc<OwnedSemaphorePermit>,
@@ -91,14 +91,15 @@ impl Drop for Outlet {
     fn drop(&mut self) {
         let seat = self.seat.seat();
         for (ticket, _) in &self.waiting {
-            if seat.peer.withdraw(*ticket) {
+            // While a runtime shuts down there is nobody left to tell.
+            if seat.peer.withdraw(*ticket) && tokio::runtime::Handle::try_current().is_ok() {
                 seat.conversation.disconnected(*ticket);
             }
         }
         // A request of the upstream's that was on its way here is asked elsewhere, or refused.
         self.said.close();
         while let Ok(said) = self.said.try_recv() {
-            if let Said::Message(text) = said
+            if let Said::Message(text, _) = said
                 && spoken::asked(&text).is_some()
             {
                 seat.peer.keep(text);
@@ -110,7 +111,7 @@ impl Drop for Outlet {
 /// The stream of a GET.
 pub(super) struct Listening {
     pub(super) number: u64,
-    pub(super) said: mpsc::Receiver<Said>,
+    pub(super) said: mpsc::UnboundedReceiver<Said>,
     pub(super) seat: Arc<Seat>,
 }
 
@@ -120,7 +121,7 @@ impl Drop for Listening {
         self.seat.peer.unlisten(self.number);
         self.said.close();
         while let Ok(said) = self.said.try_recv() {
-            if let Said::Message(text) = said {
+            if let Said::Message(text, _) = said {
                 self.seat.peer.keep(text);
             }
         }
@@ -211,7 +212,7 @@ impl Outflow {
             fresh: None,
         };
         for text in kept {
-            outflow.say(Said::Message(text));
+            outflow.message(&text);
         }
         outflow
     }
@@ -223,9 +224,13 @@ impl Outflow {
         self
     }
 
+    fn message(&mut self, text: &[u8]) {
+        self.push(&event(text), Vec::new(), false);
+    }
+
     fn say(&mut self, said: Said) {
         match said {
-            Said::Message(text) => self.push(&event(&text), Vec::new(), false),
+            Said::Message(text, _) => self.message(&text),
             Said::Answer(text, handed) => {
                 let opens = self.fresh.is_some() && matches!(Verdict::of(&text), Verdict::Result);
                 self.push(&event(&text), vec![handed], opens);

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    future::ready,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -11,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use counterfoil_mcp::framing::{Id, RpcError, codes, error_text};
 use counterfoil_store::BoxFuture;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::{Bounds, names::Names, seats::Talks, spoken};
 use crate::{
@@ -21,8 +22,8 @@ use crate::{
 
 /// One thing said to a client.
 pub(super) enum Said {
-    /// What answers nothing.
-    Message(Bytes),
+    /// What answers nothing, and the room that it takes.
+    Message(Bytes, OwnedSemaphorePermit),
     /// An answer, and where it is told what became of it. Dropped untold: the client is gone.
     Answer(Bytes, oneshot::Sender<Handed>),
 }
@@ -30,46 +31,60 @@ pub(super) enum Said {
 /// A stream to the client that is open, or may become one.
 #[derive(Clone)]
 struct Way {
-    tell: mpsc::Sender<Said>,
+    /// Answers need no room: there is one to a request, and it is never left out.
+    tell: mpsc::UnboundedSender<Said>,
+    room: Arc<Semaphore>,
     /// The last message found no room for as long as one waits.
     stuck: Arc<AtomicBool>,
 }
 
 impl Way {
-    fn new(room: usize) -> (Self, mpsc::Receiver<Said>) {
-        let (tell, said) = mpsc::channel(room);
-        let stuck = Arc::new(AtomicBool::new(false));
-        (Self { tell, stuck }, said)
+    fn new(room: usize) -> (Self, mpsc::UnboundedReceiver<Said>) {
+        let (tell, said) = mpsc::unbounded_channel();
+        let way = Self {
+            tell,
+            room: Arc::new(Semaphore::new(room)),
+            stuck: Arc::new(AtomicBool::new(false)),
+        };
+        (way, said)
+    }
+
+    fn put(&self, text: Bytes, room: OwnedSemaphorePermit) -> Result<(), Bytes> {
+        self.stuck.store(false, Ordering::Relaxed);
+        match self.tell.send(Said::Message(text, room)) {
+            Ok(()) => Ok(()),
+            Err(mpsc::error::SendError(Said::Message(text, _) | Said::Answer(text, _))) => {
+                Err(text)
+            }
+        }
+    }
+
+    /// Says it if there is room now; gives it back if not.
+    fn say_now(&self, text: Bytes) -> Result<(), Bytes> {
+        match Arc::clone(&self.room).try_acquire_owned() {
+            Ok(room) => self.put(text, room),
+            Err(_) => Err(text),
+        }
     }
 
     /// Gives the message back if it could not be said. One that is stuck is waited for once, so
     /// that it does not hold the others up at each message.
     async fn say(&self, text: Bytes, bounds: &Bounds) -> Result<(), Bytes> {
-        let text = match self.tell.try_send(Said::Message(text)) {
-            Ok(()) => {
-                self.stuck.store(false, Ordering::Relaxed);
-                return Ok(());
-            }
-            Err(
-                mpsc::error::TrySendError::Full(Said::Message(text))
-                | mpsc::error::TrySendError::Closed(Said::Message(text)),
-            ) => text,
-            // Only messages are sent here.
-            Err(
-                mpsc::error::TrySendError::Full(Said::Answer(..))
-                | mpsc::error::TrySendError::Closed(Said::Answer(..)),
-            ) => return Ok(()),
+        let text = match self.say_now(text) {
+            Ok(()) => return Ok(()),
+            Err(text) => text,
         };
         if self.tell.is_closed() || self.stuck.load(Ordering::Relaxed) {
             return Err(text);
         }
-        match tokio::time::timeout(bounds.room_for, self.tell.reserve()).await {
-            Ok(Ok(room)) => {
-                room.send(Said::Message(text));
-                Ok(())
-            }
-            Ok(Err(_)) => Err(text),
-            Err(_) => {
+        let room = tokio::select! {
+            () = self.tell.closed() => return Err(text),
+            room = Arc::clone(&self.room).acquire_owned() => room.ok(),
+            () = tokio::time::sleep(bounds.room_for) => None,
+        };
+        match room {
+            Some(room) => self.put(text, room),
+            None => {
                 self.stuck.store(true, Ordering::Relaxed);
                 Err(text)
             }
@@ -167,7 +182,7 @@ impl Peer {
         &self,
         requests: usize,
         form: Form,
-    ) -> (Vec<Ticket>, mpsc::Receiver<Said>) {
+    ) -> (Vec<Ticket>, mpsc::UnboundedReceiver<Said>) {
         let (way, said) = Way::new(self.bounds.room);
         let tickets: Vec<Ticket> = (0..requests).map(|_| self.ticket()).collect();
         let mut open = self.open();
@@ -189,7 +204,7 @@ impl Peer {
 
     /// Opens the GET stream; one that is open ends. What was kept comes first. `None` if the
     /// session is about to end.
-    pub(super) fn listen(&self) -> Option<(u64, VecDeque<Bytes>, mpsc::Receiver<Said>)> {
+    pub(super) fn listen(&self) -> Option<(u64, VecDeque<Bytes>, mpsc::UnboundedReceiver<Said>)> {
         let (way, said) = Way::new(self.bounds.room);
         let number = self.number();
         let mut open = self.open();
@@ -338,25 +353,32 @@ fn spawn(work: impl Future<Output = ()> + Send + 'static) {
 }
 
 impl Client for Peer {
+    /// What finds room goes by the call itself, so that messages keep the order of the calls.
     fn tell(&self, about: Option<Ticket>, text: Bytes) -> BoxFuture<'_, ()> {
+        let way = match about {
+            Some(ticket) => self.way_of(ticket),
+            None => self.ways().into_iter().next(),
+        };
+        let text = match way {
+            None => text,
+            Some(way) => match way.say_now(text) {
+                Ok(()) => return Box::pin(ready(())),
+                Err(text) => text,
+            },
+        };
         Box::pin(self.told(about, text))
     }
 
+    /// The answer is said by the call itself: the future only tells what became of it.
     fn answer(&self, ticket: Ticket, text: Bytes) -> BoxFuture<'_, Handed> {
-        // At once, so that what is said afterwards about this ticket finds nobody.
-        let exchange = self.open().exchanges.remove(&ticket);
-        Box::pin(async move {
-            let Some(exchange) = exchange else {
-                return Handed::Gone;
-            };
-            let (handed, became) = oneshot::channel();
-            let sent = exchange.way.tell.send(Said::Answer(text, handed)).await;
-            drop(exchange);
-            match sent {
-                Ok(()) => became.await.unwrap_or(Handed::Gone),
-                Err(_) => Handed::Gone,
-            }
-        })
+        let Some(exchange) = self.open().exchanges.remove(&ticket) else {
+            return Box::pin(ready(Handed::Gone));
+        };
+        let (handed, became) = oneshot::channel();
+        if exchange.way.tell.send(Said::Answer(text, handed)).is_err() {
+            return Box::pin(ready(Handed::Gone));
+        }
+        Box::pin(async move { became.await.unwrap_or(Handed::Gone) })
     }
 
     fn silence(&self, ticket: Ticket) {

@@ -16,7 +16,7 @@ use super::{
     },
     support::{Events, MODERN, Message, Proxy, get, plain, post, request, settings},
 };
-use crate::wire::Client as _;
+use crate::wire::{Client as _, Handed};
 
 fn note(number: u64) -> Value {
     json!({"jsonrpc": "2.0", "method": "notifications/x", "params": {"n": number}})
@@ -241,7 +241,7 @@ async fn a_client_that_takes_nothing_holds_the_others_up_once() {
     peer.tell(about, text(&note(103))).await;
     assert_eq!(begun.elapsed(), Duration::from_secs(10));
     let mut taken = Vec::new();
-    while let Ok(Said::Message(text)) = said.try_recv() {
+    while let Ok(Said::Message(text, _)) = said.try_recv() {
         let message: Value = serde_json::from_slice(&text).unwrap();
         taken.push(message["params"]["n"].as_u64().unwrap());
     }
@@ -250,26 +250,52 @@ async fn a_client_that_takes_nothing_holds_the_others_up_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_waits_for_room_as_long_as_its_client_is_there() {
+async fn an_answer_is_said_although_nobody_takes_anything_or_asks_what_became_of_it() {
     let peer = peer();
     let room = Bounds::of(&settings()).room;
-    let (tickets, mut said) = peer.expect(1, STREAM);
+    let (tickets, mut said) = peer.expect(2, STREAM);
     for number in 0..room {
+        let told = peer.tell(Some(tickets[0]), text(&note(number as u64)));
+        drop(told);
+    }
+    drop(peer.answer(tickets[0], Bytes::from_static(b"1")));
+    let answer = tokio::spawn({
+        let (peer, ticket) = (Arc::clone(&peer), tickets[1]);
+        async move { peer.answer(ticket, Bytes::from_static(b"2")).await }
+    });
+    for number in 0..room {
+        let Some(Said::Message(text, _)) = said.recv().await else {
+            panic!("no message");
+        };
+        let message: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(message, note(number as u64));
+    }
+    for expected in ["1", "2"] {
+        let Some(Said::Answer(text, handed)) = said.recv().await else {
+            panic!("no answer");
+        };
+        assert_eq!(text, expected);
+        drop(handed);
+    }
+    assert_eq!(answer.await.unwrap(), Handed::Gone);
+    assert!(said.recv().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_is_not_waited_for() {
+    let peer = peer();
+    let (tickets, said) = peer.expect(1, STREAM);
+    for number in 0..Bounds::of(&settings()).room {
         peer.tell(Some(tickets[0]), text(&note(number as u64)))
             .await;
     }
-    let answer = tokio::spawn({
+    let begun = Instant::now();
+    let told = tokio::spawn({
         let (peer, ticket) = (Arc::clone(&peer), tickets[0]);
-        async move { peer.answer(ticket, Bytes::from_static(b"{}")).await }
+        async move { peer.tell(Some(ticket), text(&note(100))).await }
     });
-    tokio::time::sleep(Duration::from_secs(3600)).await;
-    assert!(!answer.is_finished());
-    for _ in 0..room {
-        assert!(matches!(said.recv().await, Some(Said::Message(_))));
-    }
-    let Some(Said::Answer(_, handed)) = said.recv().await else {
-        panic!("no answer");
-    };
-    drop(handed);
-    assert_eq!(answer.await.unwrap(), crate::wire::Handed::Gone);
+    tokio::task::yield_now().await;
+    drop(said);
+    told.await.unwrap();
+    assert_eq!(begun.elapsed(), Duration::ZERO);
 }
