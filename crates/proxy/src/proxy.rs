@@ -64,7 +64,7 @@ pub enum ServeError {
     #[error("{0}")]
     Upstream(String),
     /// The upstream ended, and is not started again.
-    #[error("the server has ended: {0}")]
+    #[error("{0}")]
     Ended(String),
 }
 
@@ -182,8 +182,8 @@ impl Proxy {
         R: AsyncRead + Unpin + Send,
         W: AsyncWrite + Unpin + Send + 'static,
     {
-        let principal = PrincipalId::new(LOCAL)
-            .map_err(|error| ServeError::Upstream(error.to_string()))?;
+        let principal =
+            PrincipalId::new(LOCAL).map_err(|error| ServeError::Upstream(error.to_string()))?;
         let limits = front::stdio::Limits::new(
             self.shared.settings.message_bytes_max,
             self.shared.settings.drain_for,

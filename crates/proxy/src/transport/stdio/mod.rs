@@ -100,6 +100,8 @@ impl Child {
         let mut command = Command::new(program);
         command
             .args(arguments)
+            // Where our own receipts are is not the server's business, and may name a password.
+            .env_remove("COUNTERFOIL_STORE")
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
