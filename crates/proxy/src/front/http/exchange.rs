@@ -277,7 +277,7 @@ impl<'a> Exchange<'a> {
                             return self.complete(&outlet, answers, manner);
                         }
                     }
-                    Some(news @ Said::Message(..)) => break Some(news),
+                    Some(news @ Said::Message { .. }) => break Some(news),
                 },
                 () = quiet.as_mut(), if manner.accepts.stream => break None,
             }

@@ -99,7 +99,7 @@ impl Drop for Outlet {
         // A request of the upstream's that was on its way here is asked elsewhere, or refused.
         self.said.close();
         while let Ok(said) = self.said.try_recv() {
-            if let Said::Message(text, _) = said
+            if let Said::Message { text, .. } = said
                 && spoken::asked(&text).is_some()
             {
                 seat.peer.keep(text);
@@ -121,7 +121,7 @@ impl Drop for Listening {
         self.seat.peer.unlisten(self.number);
         self.said.close();
         while let Ok(said) = self.said.try_recv() {
-            if let Said::Message(text, _) = said {
+            if let Said::Message { text, .. } = said {
                 self.seat.peer.keep(text);
             }
         }
@@ -230,7 +230,7 @@ impl Outflow {
 
     fn say(&mut self, said: Said) {
         match said {
-            Said::Message(text, _) => self.message(&text),
+            Said::Message { text, .. } => self.message(&text),
             Said::Answer(text, handed) => {
                 let opens = self.fresh.is_some() && matches!(Verdict::of(&text), Verdict::Result);
                 self.push(&event(&text), vec![handed], opens);

@@ -23,7 +23,10 @@ use crate::{
 /// One thing said to a client.
 pub(super) enum Said {
     /// What answers nothing, and the room that it takes.
-    Message(Bytes, OwnedSemaphorePermit),
+    Message {
+        text: Bytes,
+        _room: OwnedSemaphorePermit,
+    },
     /// An answer, and where it is told what became of it. Dropped untold: the client is gone.
     Answer(Bytes, oneshot::Sender<Handed>),
 }
@@ -51,9 +54,9 @@ impl Way {
 
     fn put(&self, text: Bytes, room: OwnedSemaphorePermit) -> Result<(), Bytes> {
         self.stuck.store(false, Ordering::Relaxed);
-        match self.tell.send(Said::Message(text, room)) {
+        match self.tell.send(Said::Message { text, _room: room }) {
             Ok(()) => Ok(()),
-            Err(mpsc::error::SendError(Said::Message(text, _) | Said::Answer(text, _))) => {
+            Err(mpsc::error::SendError(Said::Message { text, .. } | Said::Answer(text, _))) => {
                 Err(text)
             }
         }

@@ -241,7 +241,7 @@ async fn a_client_that_takes_nothing_holds_the_others_up_once() {
     peer.tell(about, text(&note(103))).await;
     assert_eq!(begun.elapsed(), Duration::from_secs(10));
     let mut taken = Vec::new();
-    while let Ok(Said::Message(text, _)) = said.try_recv() {
+    while let Ok(Said::Message { text, .. }) = said.try_recv() {
         let message: Value = serde_json::from_slice(&text).unwrap();
         taken.push(message["params"]["n"].as_u64().unwrap());
     }
@@ -264,7 +264,7 @@ async fn an_answer_is_said_although_nobody_takes_anything_or_asks_what_became_of
         async move { peer.answer(ticket, Bytes::from_static(b"2")).await }
     });
     for number in 0..room {
-        let Some(Said::Message(text, _)) = said.recv().await else {
+        let Some(Said::Message { text, .. }) = said.recv().await else {
             panic!("no message");
         };
         let message: Value = serde_json::from_slice(&text).unwrap();
