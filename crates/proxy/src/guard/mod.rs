@@ -161,7 +161,7 @@ struct Named {
 impl Session {
     /// Carries a guarded call through, and answers it if the client still waits.
     pub(crate) async fn guard(self: &Arc<Self>, call: GuardedCall, stop: Arc<Stop>, turn: Turn) {
-        let ticket = call.ticket;
+        let (ticket, by_http) = (call.ticket, call.http.is_some());
         let Some(said) = self.guarded(call, &stop, turn).await else {
             return;
         };
@@ -169,9 +169,14 @@ impl Session {
             return;
         }
         let handed = self.client.answer(ticket, said.text).await;
-        let Some(delivery) = said.delivery.filter(|_| !stop.is_stopped()) else {
+        let Some(delivery) = said.delivery else {
             return;
         };
+        // A client on a pipe has closed it and is gone, whoever reads what is still written. One
+        // that ended its session by HTTP may have got its answer all the same.
+        if stop.is_stopped() && !by_http {
+            return;
+        }
         let now = self.shared.engine.now();
         match handed {
             Handed::Over if said.is_answer => delivery.handed(now),
@@ -243,8 +248,7 @@ impl Session {
         }
         let headers = match (tool, CallParams::read(&call.params)) {
             (Some(tool), Ok(params)) => {
-                self.link
-                    .param_headers(tool, &params, call.http.as_deref())
+                self.link.param_headers(tool, &params, call.http.as_deref())
             }
             (None, _) | (_, Err(_)) => Vec::new(),
         };
@@ -310,9 +314,10 @@ impl Session {
         let canonical = params.canonical(&tool)?;
         let inputs = params.inputs()?;
         let request_state = params.request_state().map(str::to_owned);
-        let operation = self.shared.operation(&call.name).map_err(|error| {
-            RpcError::new(codes::INTERNAL, error.to_string())
-        })?;
+        let operation = self
+            .shared
+            .operation(&call.name)
+            .map_err(|error| RpcError::new(codes::INTERNAL, error.to_string()))?;
         let digest = call::call_digest(
             self.shared.workspace.as_str(),
             self.principal.as_str(),
@@ -369,7 +374,9 @@ impl Session {
                 let said = voice.refuse(&Refused::KeyRequired);
                 Ok(Said::of_nothing(said.message(&asked.call.id)))
             }
-            Keyless::Attach | Keyless::Ask | Keyless::Mint => Ok(self.paired(&Arc::new(asked), keyless).await),
+            Keyless::Attach | Keyless::Ask | Keyless::Mint => {
+                Ok(self.paired(&Arc::new(asked), keyless).await)
+            }
         }
     }
 
