@@ -70,18 +70,33 @@ impl Client {
 
     /// Goes to a server that listens.
     pub(crate) fn web(address: SocketAddr, era: Era, token: Option<&str>, folder: &Path) -> Self {
+        let client = Self::silent_web(address, era, token, folder);
+        client.shake_hands();
+        client
+    }
+
+    /// The same with a connection for each message, which is closed after it.
+    pub(crate) fn closing_web(address: SocketAddr, era: Era, folder: &Path) -> Self {
+        let mut client = Self::silent_web(address, era, None, folder);
+        match &mut client.way {
+            Way::Pipe(_) => {}
+            Way::Web(web) => web.closes(),
+        }
+        client.shake_hands();
+        client
+    }
+
+    fn silent_web(address: SocketAddr, era: Era, token: Option<&str>, folder: &Path) -> Self {
         let inbox = Arc::<Inbox>::default();
         let modern = era == Era::Modern;
         let web = Web::new(address, era.version(), modern, token, &inbox);
-        let client = Self {
+        Self {
             era,
             way: Way::Web(web),
             inbox,
             next: AtomicU64::new(1),
             errors: folder.join("errors.txt"),
-        };
-        client.shake_hands();
-        client
+        }
     }
 
     fn shake_hands(&self) {

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use counterfoil_e2e::Random;
+use counterfoil_e2e::{Random, until};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Era};
 use crate::setup::{By, Setup};
 
+const SOON: Duration = Duration::from_secs(20);
 const WAYS: [(By, By); 3] = [
     (By::Pipe, By::Pipe),
     (By::Pipe, By::Web),
@@ -102,6 +103,24 @@ fn i5_field_11_a_deliberate_repeat_after_a_delivered_answer_runs() {
     });
 }
 
+/// Nothing but a later message on its connection proves that an answer arrived.
+#[test]
+fn i5_field_11_a_repeat_by_a_client_that_closes_each_connection_asks() {
+    for era in Era::BOTH {
+        let setup = Setup::new();
+        let proxy = setup.listener(None);
+        let client = Client::closing_web(proxy.address, era, setup.path());
+        let first = client.call("append", json!({"id": "a"}), json!({}));
+        assert!(!first.is_error(), "{}", first.text);
+        let again = client.call("append", json!({"id": "a"}), json!({}));
+        assert_eq!(again.code(), "possible_duplicate", "{}", again.text);
+        assert_eq!(again.operation(), first.operation());
+        let meant = json!({"id": "a", "idempotency_key": "on purpose"});
+        assert!(!client.call("append", meant, json!({})).is_error());
+        assert_eq!(setup.ledger.effects("append", "a"), 2);
+    }
+}
+
 #[test]
 fn i5_a_write_cancelled_then_another_then_the_first_again_asks() {
     each(|setup, client| {
@@ -120,12 +139,11 @@ fn i5_a_write_cancelled_then_another_then_the_first_again_asks() {
         let again = client.call("append", held("a"), json!({}));
         assert_eq!(again.code(), "possible_duplicate", "{}", again.text);
         // One way forward: the operation, with its result.
-        let shown = client.call(
-            "counterfoil_get_operation",
-            json!({"operation_id": handle}),
-            json!({}),
-        );
-        assert!(shown.text.contains("append a: effect 1"), "{}", shown.text);
+        until("its result is stored", SOON, || {
+            let arguments = json!({"operation_id": handle});
+            let shown = client.call("counterfoil_get_operation", arguments, json!({}));
+            shown.text.contains("append a: effect 1").then_some(())
+        });
         // The other: a key of its own.
         let mut arguments = held("a");
         arguments["idempotency_key"] = json!("a second one, on purpose");

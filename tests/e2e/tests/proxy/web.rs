@@ -1,4 +1,5 @@
-//! A client over Streamable HTTP: a connection and a thread for each message.
+//! A client over Streamable HTTP: a thread for each message, on a connection that is kept for a
+//! later one if the answer was read to its end.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write as _};
@@ -24,6 +25,10 @@ pub(crate) struct Web {
     token: Option<String>,
     session: Arc<Mutex<Option<String>>>,
     open: Arc<Mutex<HashMap<u64, TcpStream>>>,
+    /// Connections on which nothing is under way.
+    idle: Arc<Mutex<Vec<BufReader<TcpStream>>>>,
+    /// Each message has a connection of its own.
+    closes: bool,
     inbox: Arc<Inbox>,
 }
 
@@ -56,8 +61,15 @@ impl Web {
             token: token.map(str::to_owned),
             session: Arc::default(),
             open: Arc::default(),
+            idle: Arc::default(),
+            closes: false,
             inbox: Arc::clone(inbox),
         }
+    }
+
+    /// From now on each message has a connection of its own.
+    pub(crate) const fn closes(&mut self) {
+        self.closes = true;
     }
 
     /// Sends a message; with an id its answer goes into the inbox.
@@ -92,14 +104,20 @@ impl Web {
     }
 
     fn try_exchange(&self, id: Option<u64>, text: &str) -> io::Result<u16> {
-        let mut stream = TcpStream::connect(self.address)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(SILENCE))?;
+        let idle = lock(&self.idle).pop();
+        let mut stream = match idle {
+            Some(stream) => stream,
+            None => {
+                let stream = TcpStream::connect(self.address)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(SILENCE))?;
+                BufReader::new(stream)
+            }
+        };
         if let Some(id) = id {
-            lock(&self.open).insert(id, stream.try_clone()?);
+            lock(&self.open).insert(id, stream.get_ref().try_clone()?);
         }
-        stream.write_all(self.request(text).as_bytes())?;
-        let mut stream = BufReader::new(stream);
+        stream.get_mut().write_all(self.request(text).as_bytes())?;
         let head = Head::read(&mut stream)?;
         if let Some(session) = head.header("mcp-session-id") {
             *lock(&self.session) = Some(session.to_owned());
@@ -109,13 +127,18 @@ impl Web {
             .is_some_and(|kind| kind.starts_with("text/event-stream"));
         let mut body = head.body(&mut stream);
         if streams {
-            self.read_events(body)?;
+            self.read_events(&mut body)?;
         } else {
             let mut text = String::new();
             body.read_to_string(&mut text)?;
             if id.is_some() && text.starts_with('{') {
                 self.hear(text);
             }
+        }
+        // Given up meanwhile, it is not to be had any more.
+        let mine = id.is_none_or(|id| lock(&self.open).remove(&id).is_some());
+        if body.is_over() && mine && !self.closes {
+            lock(&self.idle).push(stream);
         }
         Ok(head.status)
     }
@@ -126,11 +149,13 @@ impl Web {
         let mut lines = vec![
             "POST /mcp HTTP/1.1".to_owned(),
             format!("Host: {}", self.address),
-            "Connection: close".to_owned(),
             "Accept: application/json, text/event-stream".to_owned(),
             "Content-Type: application/json".to_owned(),
             format!("Content-Length: {}", text.len()),
         ];
+        if self.closes {
+            lines.push("Connection: close".to_owned());
+        }
         if method != "initialize" {
             lines.push(format!("MCP-Protocol-Version: {}", self.version));
         }
@@ -151,7 +176,7 @@ impl Web {
         format!("{}\r\n\r\n{text}", lines.join("\r\n"))
     }
 
-    fn read_events(&self, body: Body<'_>) -> io::Result<()> {
+    fn read_events(&self, body: &mut Body<'_>) -> io::Result<()> {
         let mut data = String::new();
         for line in BufReader::new(body).split(b'\n') {
             let line = line?;
@@ -221,6 +246,13 @@ impl Head {
     }
 }
 
+impl Body<'_> {
+    /// It was read to its end, and something may follow on the connection.
+    const fn is_over(&self) -> bool {
+        self.left == 0 && !self.chunked
+    }
+}
+
 impl Read for Body<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.chunked && self.left == 0 {
@@ -232,7 +264,8 @@ impl Read for Body<'_> {
             }
             self.left = u64::from_str_radix(line.trim(), 16).map_err(|_| cut())?;
             if self.left == 0 {
-                // The last chunk: what follows is an empty line.
+                // The last chunk, and an empty line.
+                self.from.read_line(&mut line)?;
                 self.chunked = false;
             }
         }
