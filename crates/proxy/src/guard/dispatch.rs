@@ -5,11 +5,12 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use counterfoil_core::Reply;
 use counterfoil_engine::{Attempt, Outcome};
-use counterfoil_mcp::framing::{
-    FramingLimits, Incoming, Message, codes, read,
-};
+use counterfoil_mcp::framing::{FramingLimits, Incoming, Message, codes, read};
 
-use super::{Asked, Turn, running::{Entered, Running}};
+use super::{
+    Asked, Turn,
+    running::{Entered, Running},
+};
 use crate::{
     call::{CallParams, Guarded, Outgoing, outgoing},
     raw::{self, Object},
@@ -76,8 +77,7 @@ impl Session {
         let call = &asked.call;
         let not_sent = |why: &str| Failure::NotSent(why.to_owned());
         let text = std::str::from_utf8(&call.text).map_err(|_| not_sent("it is no text"))?;
-        let params =
-            CallParams::read(&call.params).map_err(|_| not_sent("it cannot be read"))?;
+        let params = CallParams::read(&call.params).map_err(|_| not_sent("it cannot be read"))?;
         let (id, token) = self.link.name_for(&call.id, params.progress_token());
         let argument = match provider {
             Some(ProviderKey::Argument(name)) => Some((name.as_str(), provider_key)),
@@ -112,11 +112,7 @@ impl Session {
         }
         outbound.http.clone_from(&call.http);
         let running = Running::new(&self.link, id, call.is_modern);
-        let _entered = Entered::new(
-            &self.shared,
-            attempt.operation_id(),
-            Arc::clone(&running),
-        );
+        let _entered = Entered::new(&self.shared, attempt.operation_id(), Arc::clone(&running));
         // Whoever has stopped waiting is told nothing of what comes in between.
         let about = (!asked.stop.is_stopped()).then_some(call.ticket);
         if let Some(before) = &asked.turn.before {

@@ -91,7 +91,9 @@ impl Session {
             method: "tools/call".to_owned(),
             name: None,
         };
-        let asked_for = self.link.ask(None, None, self.link.outbound(text.into(), kind), None);
+        let asked_for = self
+            .link
+            .ask(None, None, self.link.outbound(text.into(), kind), None);
         let answer = match tokio::time::timeout(READ_FOR, asked_for).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(why)) => {
@@ -191,7 +193,8 @@ mod tests {
     #[test]
     fn pointers_are_filled_in() {
         let given = json!({"id": 7, "path": "/a b", "deep": {"list": ["x"]}});
-        let template = json!({"id": "{/id}", "query": "id = {/id} in {/deep/list/0}", "n": [1, "{/path}"]});
+        let template =
+            json!({"id": "{/id}", "query": "id = {/id} in {/deep/list/0}", "n": [1, "{/path}"]});
         let wanted = json!({"id": 7, "query": "id = 7 in x", "n": [1, "/a b"]});
         assert_eq!(filled(&template, &given), Some(wanted));
         for missing in [json!("{/none}"), json!("a {/none}"), json!("a {/deep}")] {

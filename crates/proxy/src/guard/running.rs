@@ -101,7 +101,10 @@ impl Entered {
         operation_id: OperationId,
         running: Arc<Running>,
     ) -> Self {
-        let mut all = shared.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = shared
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         all.insert(operation_id, running);
         drop(all);
         Self {
