@@ -19,6 +19,9 @@ use crate::settings::Keyless;
 
 /// How often a call is judged again after another was quicker to claim what it was paired with.
 const CLAIMS_MAX: usize = 8;
+/// How long a connection that ended may go unnoticed. A client that gives up by closing its
+/// connection and calls again on another at once would otherwise be taken for two.
+const UNNOTICED_MAX: Duration = Duration::from_millis(100);
 /// How often a claim is repeated whose commit is unknown.
 const SETTLE_TRIES: usize = 3;
 
@@ -35,6 +38,7 @@ impl Deliveries {
         now: Timestamp,
     ) -> Result<(Pairing, Delivery), Error> {
         let turn = self.inner.turn(call.digest).await?;
+        let mut has_waited = false;
         for tries in 1..=CLAIMS_MAX {
             let mut scene = self.inner.gather(call, now).await?;
             self.inner.note(std::mem::take(&mut scene.leftovers));
@@ -45,6 +49,11 @@ impl Deliveries {
                 }
             };
             let place = match verdict {
+                Verdict::Run if !has_waited && scene.is_live_elsewhere(call.channel) => {
+                    has_waited = true;
+                    tokio::time::sleep(UNNOTICED_MAX).await;
+                    continue;
+                }
                 Verdict::Run => {
                     if call.keyless != Keyless::Mint
                         && let Some(operation_id) = scene.crowded

@@ -51,6 +51,12 @@ impl Scene {
             crowded: None,
         }
     }
+
+    /// An identical call runs here for a client on another connection, which may have ended.
+    pub(super) fn is_live_elsewhere(&self, channel: Channel) -> bool {
+        let mut seen = self.seen.iter();
+        seen.any(|seen| seen.live && seen.known.channel != channel)
+    }
 }
 
 /// Where what is known of an earlier call comes from.

@@ -590,7 +590,7 @@ fn play(processes: usize, happenings: &[Happening]) -> TestCaseResult {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     /// In one process a call gets exactly what the truth says.
     #[test]

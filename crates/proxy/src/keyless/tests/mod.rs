@@ -3,5 +3,6 @@
 mod histories;
 mod judging;
 mod pairing;
+mod postgres;
 mod remembering;
 mod scene;

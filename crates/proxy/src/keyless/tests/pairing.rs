@@ -399,6 +399,10 @@ async fn i5_a_row_that_another_process_claimed_counts_more_than_the_memory() {
     retry.delivery.handed(at(310));
     theirs.deliveries.heard(channel(2), at(320));
     theirs.deliveries.flush().await.unwrap();
+    // What the first client is told afterwards changes nothing of it.
+    first.delivery.told(at(330));
+    ours.deliveries.flush().await.unwrap();
+    theirs.pair(&call(1, 3), at(390)).await.must_run(2);
     // The row is settled, which only a failed claim shows.
     ours.pair(&call(1, 1), at(400)).await.must_run(2);
 }
