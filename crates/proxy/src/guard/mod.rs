@@ -1,43 +1,39 @@
 //! A call of a mutating tool: its key, what is known of it, its one run, its answer.
 
 mod dispatch;
+mod paired;
 mod reconcile;
 mod running;
+mod waiting;
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
-use counterfoil_core::{Identity, Key, OperationId, State, Target, Timestamp};
+use counterfoil_core::{Identity, Key, Target};
 use counterfoil_engine::{Answer, Call, Lookup, Open, Operation, Ready, Reason, Refusal};
 use counterfoil_mcp::framing::{Id, RpcError, codes, error_text, result_text};
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     Keyless,
     call::{self, CallParams, Elsewhere, Guarded, Place},
     catalog::{KEY_ARGUMENT, Tool},
-    keyless::{CallDigest, Channel, Delivery, KeylessCall, Pairing},
+    keyless::{CallDigest, Channel, Delivery},
     link::{Forwarded, Watch},
     own_tools::Asker,
-    say::{self, Dialect, Refused, Voice},
+    say::{Dialect, Refused, Voice},
     session::Session,
     settings::ProviderKey,
     wire::{Handed, HttpFacts, Ticket},
 };
 
 pub(crate) use running::Running;
-
-/// How often a call without a key is judged anew, because a rival took what it was to get.
-const JUDGED_MAX: u32 = 8;
-
-/// How long a call waits until the one before it is on its way.
-const TURN_MAX: Duration = Duration::from_secs(1);
+pub(crate) use waiting::{Stop, Turn};
 
 /// A call that is guarded, with all that is its own.
 pub(crate) struct GuardedCall {
@@ -54,67 +50,6 @@ pub(crate) struct GuardedCall {
     pub(crate) ticket: Ticket,
     pub(crate) channel: Channel,
     pub(crate) http: Option<Arc<HttpFacts>>,
-}
-
-/// Whether the client still waits for a call.
-#[derive(Default)]
-pub(crate) struct Stop(Mutex<Stopped>);
-
-#[derive(Default)]
-struct Stopped {
-    at: Option<Timestamp>,
-    delivery: Option<Delivery>,
-}
-
-impl Stop {
-    /// The client does not wait any more, or its connection has ended: whatever the answer will
-    /// be, it is proven undelivered.
-    pub(crate) fn stop(&self, now: Timestamp) {
-        let mut stopped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if stopped.at.is_none() {
-            stopped.at = Some(now);
-            if let Some(delivery) = &stopped.delivery {
-                delivery.undelivered(now);
-            }
-        }
-    }
-
-    /// Whose delivery is meant.
-    fn concerns(&self, delivery: &Delivery) {
-        let mut stopped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = stopped.at {
-            delivery.undelivered(at);
-        }
-        stopped.delivery = Some(delivery.clone());
-    }
-
-    /// The handing out that was meant is not to be.
-    fn forget(&self) {
-        let mut stopped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        stopped.delivery = None;
-    }
-
-    pub(crate) fn is_stopped(&self) -> bool {
-        let stopped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        stopped.at.is_some()
-    }
-}
-
-/// A guarded call's place among what its client says.
-#[derive(Default)]
-pub(crate) struct Turn {
-    /// Completes when the guarded call before it is on its way, or is not to be sent.
-    pub(crate) before: Option<CancellationToken>,
-    /// Completed when this one is.
-    pub(crate) sent: CancellationToken,
-}
-
-impl Turn {
-    /// Waits for one before, at most [`TURN_MAX`]: order is not worth more. Whether it is done.
-    pub(crate) async fn after(before: &CancellationToken) -> bool {
-        let done = tokio::time::timeout(TURN_MAX, before.cancelled()).await;
-        done.is_ok()
-    }
 }
 
 /// What is sent to the client, and what that delivers.
@@ -408,21 +343,6 @@ impl Session {
         }
     }
 
-    fn keyless_call(&self, asked: &Asked, keyless: Keyless) -> KeylessCall {
-        let policy = self.shared.settings.tool(&asked.call.name);
-        KeylessCall {
-            workspace: self.shared.workspace.clone(),
-            principal: self.principal.clone(),
-            upstream: self.shared.upstream.clone(),
-            operation: call::operation(None, &asked.call.name),
-            digest: asked.digest,
-            fingerprint: call::fingerprint(None, &asked.call.name, &asked.canonical),
-            channel: asked.call.channel,
-            annotated: asked.tool.annotated || policy.read_only.is_some(),
-            keyless,
-        }
-    }
-
     /// What is wrong with the arguments, before a key is used up.
     fn invalid(&self, asked: &Asked, dialect: Dialect) -> Option<Said> {
         let given = CallParams::read(&asked.call.params).ok()?;
@@ -486,70 +406,6 @@ impl Session {
         }
     }
 
-    /// A call without a key.
-    async fn paired(self: &Arc<Self>, asked: &Arc<Asked>, keyless: Keyless) -> Said {
-        let voice = self.voice_of(asked, Dialect::None);
-        let of_nothing = |said: say::Said| Said::of_nothing(said.message(&asked.call.id));
-        let keyless = self.keyless_call(asked, keyless);
-        for _ in 0..JUDGED_MAX {
-            let now = self.shared.engine.now();
-            let (pairing, delivery) = match self.shared.deliveries.pair(&keyless, now).await {
-                Ok(judged) => judged,
-                Err(error) => {
-                    return of_nothing(voice.answer(&Reason::from(error).into(), None));
-                }
-            };
-            let (key, operation, is_attached) = match pairing {
-                Pairing::Ask(operation_id) => {
-                    let found = self.shared.engine.store().get(operation_id).await;
-                    let state = match found {
-                        Ok(Some(found)) => found.receipt.status.state,
-                        Ok(None) | Err(_) => State::OutcomeUnknown,
-                    };
-                    return of_nothing(voice.refuse(&Refused::PossibleDuplicate {
-                        operation_id,
-                        state,
-                    }));
-                }
-                Pairing::Run(key) => (key, keyless.operation.clone(), false),
-                Pairing::Attach { key, operation } => (key, operation, true),
-            };
-            asked.stop.concerns(&delivery);
-            let named = Named {
-                key,
-                operation,
-                place: None,
-            };
-            let mut call = self.engine_call(asked, &named);
-            if is_attached {
-                // It waits for the earlier one; nobody waits for it.
-                asked.turn.sent.cancel();
-                call.wait = Some(asked.operation.policy.attempt_limit);
-            }
-            let (answer, ran) = match self.shared.engine.look_up(call).await {
-                Lookup::Answered(answer) => (answer, false),
-                Lookup::Ready(ready) => self.run(asked, ready, &delivery).await,
-            };
-            // A rival took the key.
-            if !is_attached && !ran && is_of_a_rival(&answer) {
-                asked.stop.forget();
-                delivery.discard();
-                continue;
-            }
-            let answer = self.looked_into(asked, &named, answer).await;
-            let since = answer.operation_id().filter(|_| is_attached && !ran);
-            let now = self.shared.engine.now();
-            let attached = since.map(|operation_id| now.since(made_at(operation_id)));
-            let said = voice.answer(&answer, attached);
-            return Said {
-                is_answer: carries_answer(&answer),
-                text: said.message(&asked.call.id),
-                delivery: Some(delivery),
-            };
-        }
-        of_nothing(voice.answer(&busy(), None))
-    }
-
     /// Runs it, once its reservation is durable; whether it did run, or a rival was first.
     async fn run(
         self: &Arc<Self>,
@@ -583,21 +439,6 @@ const fn is_of_another(answer: &Answer) -> bool {
     )
 }
 
-/// It speaks of an operation that somebody else began.
-const fn is_of_a_rival(answer: &Answer) -> bool {
-    match answer {
-        Answer::Replayed { .. } => true,
-        Answer::Refused(refusal) => {
-            refusal.operation_id.is_some()
-                || matches!(refusal.reason, Reason::InProgress { .. } | Reason::Conflict)
-        }
-        Answer::Ran { .. }
-        | Answer::Asked { .. }
-        | Answer::Failed { .. }
-        | Answer::NotRecorded { .. } => false,
-    }
-}
-
 /// Whoever gets this has what the operation answered.
 const fn carries_answer(answer: &Answer) -> bool {
     match answer {
@@ -613,11 +454,4 @@ const fn carries_answer(answer: &Answer) -> bool {
 fn busy() -> Answer {
     let retry_after = Duration::from_secs(1);
     Reason::Busy { retry_after }.into()
-}
-
-/// When an operation was first reserved: its id begins with it.
-fn made_at(operation_id: OperationId) -> Timestamp {
-    let mut millis = [0; 8];
-    millis[2..].copy_from_slice(&operation_id.to_bytes()[..6]);
-    Timestamp::from_millis(i64::from_be_bytes(millis))
 }
