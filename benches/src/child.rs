@@ -117,7 +117,14 @@ impl Server {
 
     /// Its resident memory.
     pub(crate) fn resident(&self) -> Result<Resident, Error> {
-        let path = format!("/proc/{}/status", self.child.id());
+        Resident::of(self.child.id())
+    }
+}
+
+impl Resident {
+    /// Of the process with this id.
+    pub(crate) fn of(process: u32) -> Result<Self, Error> {
+        let path = format!("/proc/{process}/status");
         let status = std::fs::read_to_string(path).map_err(Error::io("reading /proc"))?;
         let field = |name: &str| {
             status
@@ -127,7 +134,7 @@ impl Server {
                 .map(|kib| kib * 1024)
                 .ok_or(Error::Form("/proc/PID/status"))
         };
-        Ok(Resident {
+        Ok(Self {
             now: field("VmRSS:")?,
             peak: field("VmHWM:")?,
         })

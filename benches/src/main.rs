@@ -9,6 +9,7 @@ mod error;
 mod keys;
 mod load;
 mod parts;
+mod piped;
 mod plain;
 mod processor;
 mod report;
@@ -66,6 +67,8 @@ enum Command {
     },
     /// Loads one server that is already running, to profile it.
     Load(parts::single::Single),
+    /// Loads one command that speaks MCP on its standard streams, to profile it.
+    Pipe(parts::proxy::Single),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -78,6 +81,8 @@ enum Part {
     Tools,
     /// The store without a front end.
     Store,
+    /// `counterfoil proxy` against the server behind it and against other proxies.
+    Proxy,
     /// A small and a large database.
     Growth,
     /// The PostgreSQL store: first calls against a plain INSERT.
@@ -97,6 +102,7 @@ fn main() -> ExitCode {
     let done = match &arguments.command {
         Some(Command::Serve { which, data }) => servers::serve(*which, data),
         Some(Command::Load(single)) => single.run(),
+        Some(Command::Pipe(single)) => single.run(),
         None => run(&arguments),
     };
     match done {
@@ -132,6 +138,7 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
         postgres,
         binary: release.join(format!("counterfoil{}", std::env::consts::EXE_SUFFIX)),
         folder: folder.path().to_owned(),
+        target: target.to_owned(),
     };
     let mut report = Report {
         at: u64::try_from(SystemClock::new().now().as_millis() / 1000).unwrap_or(0),
@@ -154,6 +161,7 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
             Part::Rest => parts::rest::measure(&bench, &mut report)?,
             Part::Tools => parts::tools::measure(&bench, &mut report)?,
             Part::Store => parts::store::measure(&bench, &mut report)?,
+            Part::Proxy => parts::proxy::measure(&bench, &mut report)?,
             Part::Growth => parts::growth::measure(&bench, &mut report)?,
             Part::PostgresFirst => parts::postgres::first::measure(&bench, &mut report)?,
             Part::PostgresReplays => parts::postgres::replays::measure(&bench, &mut report)?,

@@ -168,16 +168,43 @@ impl Report {
 
 /// Measures several loads in turn, round by round, so that a drift of the machine hits all alike.
 pub(crate) fn in_turn(loads: &[Load], scale: &Scale) -> Result<Vec<Figure>, Error> {
-    let mut rounds = vec![Vec::new(); loads.len()];
-    for _ in 0..scale.rounds {
-        for (load, rounds) in loads.iter().zip(&mut rounds) {
-            rounds.push(load.run(scale.until())?);
+    let mut runs: Vec<Run<'_>> = loads
+        .iter()
+        .map(|load| Run::new(load.name.clone(), || load.run(scale.until())))
+        .collect();
+    alternating(&mut runs, scale)
+}
+
+/// One of the things that are measured in turn.
+pub(crate) struct Run<'a> {
+    name: String,
+    round: Box<dyn FnMut() -> Result<Round, Error> + 'a>,
+}
+
+impl<'a> Run<'a> {
+    /// What the report calls it, and how a round of it is made.
+    pub(crate) fn new(
+        name: impl Into<String>,
+        round: impl FnMut() -> Result<Round, Error> + 'a,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            round: Box::new(round),
         }
     }
-    loads
-        .iter()
+}
+
+/// As [`in_turn`], for anything that has rounds.
+pub(crate) fn alternating(runs: &mut [Run<'_>], scale: &Scale) -> Result<Vec<Figure>, Error> {
+    let mut rounds = vec![Vec::new(); runs.len()];
+    for _ in 0..scale.rounds {
+        for (run, rounds) in runs.iter_mut().zip(&mut rounds) {
+            rounds.push((run.round)()?);
+        }
+    }
+    runs.iter()
         .zip(&rounds)
-        .map(|(load, rounds)| Figure::new(load.name.clone(), rounds))
+        .map(|(run, rounds)| Figure::new(run.name.clone(), rounds))
         .collect()
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod growth;
 pub(crate) mod postgres;
+pub(crate) mod proxy;
 pub(crate) mod rest;
 pub(crate) mod single;
 pub(crate) mod start;
@@ -22,6 +23,8 @@ pub(crate) struct Bench {
     pub(crate) binary: PathBuf,
     /// A folder on a real disk, gone after the run.
     pub(crate) folder: PathBuf,
+    /// The build folder, which stays.
+    pub(crate) target: PathBuf,
 }
 
 /// The release binary, running, and the credential of its first agent key.

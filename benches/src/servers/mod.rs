@@ -5,6 +5,7 @@ mod echo;
 mod guarded;
 mod tool;
 mod transaction;
+mod upstream;
 
 use std::{io::Read as _, path::Path};
 
@@ -26,30 +27,39 @@ pub(crate) enum Which {
     Guarded,
     /// An MCP server with one tool and no receipts.
     Tool,
+    /// An MCP server to put a proxy in front of, on standard input and output.
+    Piped,
+    /// The same over HTTP.
+    Upstream,
 }
 
 /// Serves until standard input closes.
 pub(crate) fn serve(which: Which, data: &Path) -> Result<(), Error> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime
+        .enable_all()
+        .build()
+        .map_err(Error::io("the server's runtime"))?;
+    if which == Which::Piped {
+        return runtime.block_on(upstream::serve_piped());
+    }
     // The bench is gone, however it ended.
     std::thread::spawn(|| {
         let mut nothing = Vec::new();
         let _ = std::io::stdin().read_to_end(&mut nothing);
         std::process::exit(0);
     });
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(Error::io("the server's runtime"))?
-        .block_on(async {
-            let router = match which {
-                Which::Echo => echo::router(),
-                Which::Transaction => transaction::router(data, false)?,
-                Which::OneConnection => transaction::router(data, true)?,
-                Which::Guarded => guarded::router(data)?,
-                Which::Tool => tool::router(),
-            };
-            listen(router).await
-        })
+    runtime.block_on(async {
+        let router = match which {
+            Which::Echo => echo::router(),
+            Which::Transaction => transaction::router(data, false)?,
+            Which::OneConnection => transaction::router(data, true)?,
+            Which::Guarded => guarded::router(data)?,
+            Which::Tool => tool::router(),
+            Which::Upstream | Which::Piped => upstream::router(),
+        };
+        listen(router).await
+    })
 }
 
 async fn listen(router: Router) -> Result<(), Error> {
