@@ -324,17 +324,51 @@ async fn i5_an_answer_that_came_late_is_never_confirmed() {
 
 #[tokio::test]
 async fn i5_a_cancel_that_crossed_the_answer_asks() {
+    for is_written in [false, true] {
+        let scene = Scene::new();
+        let process = scene.process().await;
+        let first = process.finish(&call(1, 1), at(0)).await;
+        first.delivery.handed(at(10));
+        process.deliveries.heard(channel(1), at(20));
+        if is_written {
+            process.deliveries.flush().await.unwrap();
+        }
+        first.delivery.doubted();
+        process.pair(&call(1, 1), at(1_000)).await.must_ask(&first);
+        process.deliveries.flush().await.unwrap();
+        let process = scene.process().await;
+        process.pair(&call(1, 1), at(1_000)).await.must_ask(&first);
+    }
+}
+
+#[tokio::test]
+async fn i5_a_keyed_repeat_takes_no_answer_that_is_being_handed_out() {
     let scene = Scene::new();
-    let process = scene.process().await;
-    let first = process.finish(&call(1, 1), at(0)).await;
-    first.delivery.handed(at(10));
-    process.deliveries.heard(channel(1), at(20));
-    process.deliveries.flush().await.unwrap();
-    first.delivery.doubted();
-    process.pair(&call(1, 1), at(1_000)).await.must_ask(&first);
-    process.deliveries.flush().await.unwrap();
-    let process = scene.process().await;
-    process.pair(&call(1, 1), at(1_000)).await.must_ask(&first);
+    let (ours, theirs) = (scene.process().await, scene.process().await);
+    let keyed = call(1, 1);
+    let key = Key::new("mine").unwrap();
+    let (operation, digest) = ("MCP write", keyed.digest);
+    let begin = |process: &Process, on, now| {
+        let deliveries = &process.deliveries;
+        deliveries.begin(digest, operation, &key, channel(on), now)
+    };
+    let delivery = begin(&ours, 1, at(0));
+    let identity = keyed.identity(operation, &key);
+    let fence = admit(&*scene.store, identity, keyed.fingerprint, at(0)).await;
+    delivery.started();
+    succeed(&*scene.store, fence, at(1)).await;
+    delivery.undelivered(at(2));
+    // The repeat with the key begins there, the one without it is paired here.
+    let repeat = begin(&theirs, 2, at(3));
+    let paired = ours.pair(&keyed, at(4)).await;
+    assert!(matches!(paired.pairing, Pairing::Attach { .. }));
+    repeat.handed(at(5));
+    theirs.deliveries.flush().await.unwrap();
+    paired.delivery.handed(at(6));
+    ours.deliveries.heard(channel(1), at(7));
+    ours.deliveries.flush().await.unwrap();
+    let another = scene.process().await;
+    another.pair(&call(1, 3), at(8)).await.must_run(1);
 }
 
 #[tokio::test]
