@@ -21,11 +21,13 @@ mod front;
 mod guard;
 mod keyless;
 mod lines;
-mod own_tools;
 mod link;
+mod own_tools;
 mod proxy;
 mod raw;
 mod say;
+#[cfg(test)]
+mod scene;
 mod session;
 mod settings;
 mod transport;

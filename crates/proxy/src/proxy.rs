@@ -166,6 +166,11 @@ impl Proxy {
         })
     }
 
+    #[cfg(test)]
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Serves one client over a pair of streams, until `reader` ends, `stop` completes, or the
     /// upstream has ended for good. What is under way is drained, at most
     /// [`Settings::drain_for`]; then the upstream is ended. Nothing but protocol is written.
@@ -289,8 +294,16 @@ impl Proxy {
         let pruning = async {
             loop {
                 tokio::time::sleep(PRUNE_EACH).await;
-                if let Err(error) = self.shared.deliveries.prune(self.shared.engine.now()).await {
-                    tracing::warn!(%error, "rows about deliveries were not removed");
+                loop {
+                    let now = self.shared.engine.now();
+                    match self.shared.deliveries.prune(now).await {
+                        Ok(0) => break,
+                        Ok(_) => {}
+                        Err(error) => {
+                            tracing::warn!(%error, "rows about deliveries were not removed");
+                            break;
+                        }
+                    }
                 }
             }
         };

@@ -12,13 +12,13 @@ use std::{
 use bytes::Bytes;
 use counterfoil_core::PrincipalId;
 use counterfoil_mcp::framing::{
-    FramingLimits, Id, Incoming as Read, Message, Notification, Request, error_text, read,
+    FramingLimits, Id, Incoming as Read, Message, Notification, Request, RpcError, error_text, read,
 };
 use serde_json::value::RawValue;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    call::CallParams,
+    call::{CallParams, check_param_headers},
     front::Conversation,
     guard::{GuardedCall, Stop, Turn},
     keyless::{Channel, Delivery},
@@ -203,8 +203,11 @@ impl Session {
     async fn request(self: &Arc<Self>, request: Request<'_>, incoming: Incoming) {
         let watch = match &*request.method {
             "initialize" => {
-                self.opened(&request, &incoming.text);
                 let is_modern = self.is_modern(&incoming);
+                // That era has none; it is refused, and must not be repeated.
+                if !is_modern {
+                    self.opened(&request, &incoming.text);
+                }
                 return self
                     .forward(request, incoming, Watch::Initialize, is_modern, Vec::new())
                     .await;
@@ -271,6 +274,27 @@ impl Session {
         name.unwrap_or_else(|| locked(&self.name).clone())
     }
 
+    /// Whether the headers of a call say what its arguments say. An upstream on pipes never sees
+    /// them, so nobody else would look; one on HTTP looks itself.
+    async fn agrees(
+        &self,
+        params: &CallParams<'_>,
+        http: &HttpFacts,
+        meta: Option<&str>,
+    ) -> Result<(), RpcError> {
+        if self.link.is_http() {
+            return Ok(());
+        }
+        if self.link.is_stale() {
+            // Without a list it is not known which arguments have headers.
+            let _ = self.link.learn_tools(meta).await;
+        }
+        match self.link.tool(&params.name) {
+            Some(tool) => check_param_headers(&tool, params.arguments(), &http.headers),
+            None => Ok(()),
+        }
+    }
+
     async fn call(self: &Arc<Self>, request: Request<'_>, incoming: Incoming) {
         let id = request.id.clone();
         let params = match CallParams::read(request.params.map_or("{}", RawValue::get)) {
@@ -281,6 +305,17 @@ impl Session {
             }
         };
         let is_modern = params.meta(META[0]).is_some();
+        let meta = META
+            .iter()
+            .filter_map(|name| Some(format!("{}:{}", raw::quoted(name), params.meta(name)?)))
+            .collect::<Vec<_>>();
+        let meta = (!meta.is_empty()).then(|| format!("{{{}}}", meta.join(",")));
+        if let Some(http) = incoming.http.as_ref().filter(|_| is_modern)
+            && let Err(error) = self.agrees(&params, http, meta.as_deref()).await
+        {
+            let text = error_text(Some(&id), &error);
+            return self.answer_at_once(incoming.ticket, text);
+        }
         let known = self.link.tool(&params.name);
         // While the list is out of date, a tool that only read may have changed.
         if let Some(tool) = &known
@@ -295,17 +330,13 @@ impl Session {
                 .forward(request, incoming, Watch::Nothing, is_modern, headers)
                 .await;
         }
-        let meta = META
-            .iter()
-            .filter_map(|name| Some(format!("{}:{}", raw::quoted(name), params.meta(name)?)))
-            .collect::<Vec<_>>();
         let call = GuardedCall {
             id: id.clone(),
             own: request.others,
             params: request.params.map_or("{}", RawValue::get).to_owned(),
             name: params.name.clone().into_owned(),
             client_name: self.client_name(&params),
-            meta: (!meta.is_empty()).then(|| format!("{{{}}}", meta.join(","))),
+            meta,
             is_modern,
             text: incoming.text,
             ticket: incoming.ticket,

@@ -1,7 +1,7 @@
 //! The arguments as the upstream gets them.
 
 use counterfoil_core::Key;
-use counterfoil_mcp::{Issue, header_value};
+use counterfoil_mcp::{Issue, framing::RpcError, header_value, streamable::check_param};
 use jsonschema::error::ValidationErrorKind;
 use serde_json::{Value, value::RawValue};
 
@@ -105,24 +105,45 @@ impl Guarded<'_> {
 /// The `Mcp-Param-*` headers of a call with these arguments (2026-07-28, HTTP): names in lower
 /// case, values as they go out. What is absent, `null` or no plain value has none.
 pub(crate) fn param_headers(tool: &Tool, arguments: Option<&str>) -> Vec<(String, String)> {
-    let mut headers = Vec::new();
+    let found = tool.param_headers.iter().filter_map(|(name, path)| {
+        let (text, _) = mirrored(arguments, path)?;
+        Some((name.clone(), header_value(&text)))
+    });
+    found.collect()
+}
+
+/// Whether the `Mcp-Param-*` headers that came with a call say what its arguments say. To be asked
+/// where the upstream does not see them.
+///
+/// # Errors
+/// -32020 (400) names the first that does not.
+pub(crate) fn check_param_headers(
+    tool: &Tool,
+    arguments: Option<&str>,
+    headers: &[(String, String)],
+) -> Result<(), RpcError> {
     for (name, path) in &tool.param_headers {
-        let mut value = arguments;
-        for step in path {
-            value = value.and_then(|value| Object::read(value)?.get(step));
-        }
-        let Some(value) = value else { continue };
-        let text = match raw::string(value) {
-            Some(text) => text.into_owned(),
-            None if matches!(value, "true" | "false") => value.to_owned(),
-            None => match number(value) {
-                Some(number) => number,
-                None => continue,
-            },
-        };
-        headers.push((name.clone(), header_value(&text)));
+        let given = headers.iter().find(|(given, _)| given == name);
+        let given = given.map(|(_, value)| value.as_str());
+        let argument = mirrored(arguments, path);
+        let is_number = matches!(argument, Some((_, true)));
+        let argument = argument.as_ref().map(|(text, _)| text.as_str());
+        check_param(name, given, argument, is_number)?;
     }
-    headers
+    Ok(())
+}
+
+/// An argument as its header says it; whether it is a number. `None`: it has no header.
+fn mirrored(arguments: Option<&str>, path: &[String]) -> Option<(String, bool)> {
+    let mut value = arguments?;
+    for step in path {
+        value = Object::read(value)?.get(step)?;
+    }
+    match raw::string(value) {
+        Some(text) => Some((text.into_owned(), false)),
+        None if matches!(value, "true" | "false") => Some((value.to_owned(), false)),
+        None => Some((number(value)?, true)),
+    }
 }
 
 /// A number in decimal: a whole one without point and exponent.

@@ -5,7 +5,7 @@ mod arguments;
 mod key;
 mod outgoing;
 
-pub(crate) use arguments::{Guarded, param_headers};
+pub(crate) use arguments::{Guarded, check_param_headers, param_headers};
 pub(crate) use key::{Elsewhere, Place};
 pub(crate) use outgoing::{Outgoing, outgoing};
 

@@ -7,7 +7,8 @@ pub(crate) use tool::{KEY_ARGUMENT, Tool};
 
 use std::{collections::HashMap, sync::Arc};
 
-/// Most tools that are known of one upstream. What comes after them counts as unknown.
+/// Most tools that are known of one upstream. What comes after them counts as unknown, and so as
+/// mutating.
 pub(crate) const TOOLS_MAX: usize = 10_000;
 /// Most pages of one list.
 pub(crate) const PAGES_MAX: usize = 1_000;
@@ -22,6 +23,8 @@ pub(crate) struct Catalog {
     changes: u64,
     /// How often it had said so when the newest complete list began.
     seen: Option<u64>,
+    /// That list had more, or other things, than could be read.
+    has_gaps: bool,
 }
 
 /// A list that is not complete yet.
@@ -29,6 +32,8 @@ pub(crate) struct Catalog {
 struct Reading {
     tools: HashMap<String, Arc<Tool>>,
     pages: usize,
+    /// Not everything in it could be read.
+    has_gaps: bool,
     /// As [`Catalog::changes`] at its first page.
     changes: u64,
 }
@@ -55,6 +60,7 @@ impl Catalog {
             self.reading = Some(Reading {
                 tools: HashMap::new(),
                 pages: 0,
+                has_gaps: false,
                 changes: self.changes,
             });
         }
@@ -68,7 +74,11 @@ impl Catalog {
             return cursor.map_or(Page::Last, |cursor| Page::More(cursor.to_owned()));
         };
         reading.pages += 1;
-        for mut tool in tools.into_iter().filter_map(Tool::read) {
+        for entry in tools {
+            let Some(mut tool) = Tool::read(entry) else {
+                reading.has_gaps = true;
+                continue;
+            };
             if !reading.tools.contains_key(&tool.name)
                 && let Some(same) = old.get(&tool.name).filter(|old| ***old == tool)
             {
@@ -77,11 +87,14 @@ impl Catalog {
                     reading
                         .tools
                         .insert(std::mem::take(&mut tool.name), Arc::clone(same));
+                } else {
+                    reading.has_gaps = true;
                 }
                 continue;
             }
-            add(&mut reading.tools, tool);
+            reading.has_gaps |= !add(&mut reading.tools, tool);
         }
+        reading.has_gaps |= cursor.is_some() && reading.pages >= PAGES_MAX;
         let more = cursor.filter(|_| reading.pages < PAGES_MAX);
         if let Some(cursor) = more {
             return Page::More(cursor.to_owned());
@@ -89,6 +102,7 @@ impl Catalog {
         if let Some(read) = self.reading.take() {
             self.known = read.tools;
             self.seen = Some(read.changes);
+            self.has_gaps = read.has_gaps;
         }
         Page::Last
     }
@@ -113,21 +127,29 @@ impl Catalog {
         self.changes += 1;
     }
 
+    /// Every tool of the newest complete list is known: a name that is not, was not in it.
+    pub(crate) const fn knows_all(&self) -> bool {
+        !self.has_gaps
+    }
+
     /// No complete list was read since the last change: ask for one before relying on it.
     pub(crate) fn is_stale(&self) -> bool {
         self.seen != Some(self.changes)
     }
 }
 
-/// A name that is there twice has the stricter reading of both.
-fn add(tools: &mut HashMap<String, Arc<Tool>>, tool: Tool) {
+/// A name that is there twice has the stricter reading of both. `false`: there are too many.
+fn add(tools: &mut HashMap<String, Arc<Tool>>, tool: Tool) -> bool {
     if let Some(other) = tools.get_mut(&tool.name) {
         if **other != tool {
             *other = Arc::new(other.stricter(&tool));
         }
     } else if tools.len() < TOOLS_MAX {
         tools.insert(tool.name.clone(), Arc::new(tool));
+    } else {
+        return false;
     }
+    true
 }
 
 #[cfg(test)]

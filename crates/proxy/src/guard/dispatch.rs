@@ -6,6 +6,8 @@ use bytes::Bytes;
 use counterfoil_core::Reply;
 use counterfoil_engine::{Attempt, Outcome};
 use counterfoil_mcp::framing::{FramingLimits, Incoming, Message, codes, read};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Asked, Turn,
@@ -38,11 +40,19 @@ impl Session {
         let settings = &self.shared.settings;
         let policy = settings.tool(&asked.call.name);
         let provider_key = format!("counterfoil-{}", attempt.operation_id());
+        let left = attempt.hard_deadline.since(self.shared.engine.now());
+        let running = Running::new(&self.link, asked.call.is_modern);
+        let _entered = Entered::new(&self.shared, attempt.operation_id(), Arc::clone(&running));
+        let sending = Sending {
+            provider: policy.provider_key.as_ref(),
+            provider_key: &provider_key,
+            running: &running,
+            send_by: Instant::now() + left,
+        };
         let mut sends = 1;
         let mut pause = SEND_PAUSE;
         loop {
-            let sent = self.send(&asked, attempt, policy.provider_key.as_ref(), &provider_key);
-            match sent.await {
+            match self.send(&asked, &sending).await {
                 Ok(answer) => return proven(&answer),
                 Err(Failure::NotSent(why)) if sends == 1 => {
                     tracing::warn!(why, "a call was not sent");
@@ -55,12 +65,20 @@ impl Session {
                 Err(why) => {
                     tracing::warn!(operation_id = %attempt.operation_id(), %why, "the outcome is not known");
                     // The same key, which the upstream honours: the one case in which a call is
-                    // sent again.
+                    // sent again. Not after somebody asked it to stop, nor after its time.
+                    let ends = tokio::time::sleep(pause);
                     if policy.provider_key.is_none() || sends >= SENDS_MAX {
                         return Outcome::Lost { timed_out: false };
                     }
+                    tokio::select! {
+                        biased;
+                        () = running.cancelled() => return Outcome::Lost { timed_out: false },
+                        () = ends => {}
+                    }
+                    if Instant::now() >= sending.send_by {
+                        return Outcome::Lost { timed_out: true };
+                    }
                     sends += 1;
-                    tokio::time::sleep(pause).await;
                     pause *= 2;
                 }
             }
@@ -70,10 +88,14 @@ impl Session {
     async fn send(
         self: &Arc<Self>,
         asked: &Asked,
-        attempt: Attempt,
-        provider: Option<&ProviderKey>,
-        provider_key: &str,
+        sending: &Sending<'_>,
     ) -> Result<Bytes, Failure> {
+        let Sending {
+            provider,
+            provider_key,
+            running,
+            send_by,
+        } = *sending;
         let call = &asked.call;
         let not_sent = |why: &str| Failure::NotSent(why.to_owned());
         let text = std::str::from_utf8(&call.text).map_err(|_| not_sent("it is no text"))?;
@@ -111,16 +133,28 @@ impl Session {
                 .push((name.clone(), provider_key.to_owned()));
         }
         outbound.http.clone_from(&call.http);
-        let running = Running::new(&self.link, id, call.is_modern);
-        let _entered = Entered::new(&self.shared, attempt.operation_id(), Arc::clone(&running));
-        // Whoever has stopped waiting is told nothing of what comes in between.
-        let about = (!asked.stop.is_stopped()).then_some(call.ticket);
         if let Some(before) = &asked.turn.before {
             Turn::after(before).await;
         }
-        let sent = Some(&asked.turn.sent);
-        let answer = self.link.ask(about, token, outbound, sent);
+        // Whoever has stopped waiting is told nothing of what comes in between.
+        let about = (!asked.stop.is_stopped()).then_some(call.ticket);
+        running.sent_as(id);
+        let on_its_way = CancellationToken::new();
+        let answer = self.link.ask(about, token, outbound, Some(&on_its_way));
         tokio::pin!(answer);
+        tokio::select! {
+            biased;
+            // Until it is on its way it can be taken back: nothing of it was sent.
+            () = running.cancelled() => {
+                return Err(not_sent("it was cancelled before"));
+            }
+            () = tokio::time::sleep_until(send_by) => {
+                return Err(not_sent("there was no room for it before its time was over"));
+            }
+            answer = &mut answer => return answer,
+            () = on_its_way.cancelled() => {}
+        }
+        asked.turn.sent.cancel();
         tokio::select! {
             biased;
             answer = &mut answer => answer,
@@ -132,6 +166,16 @@ impl Session {
             }
         }
     }
+}
+
+/// How a call is sent, each time.
+#[derive(Clone, Copy)]
+struct Sending<'a> {
+    provider: Option<&'a ProviderKey>,
+    provider_key: &'a str,
+    running: &'a Running,
+    /// Nothing is sent after that: what is said of the outcome then must not become wrong.
+    send_by: Instant,
 }
 
 /// What an answer proves.

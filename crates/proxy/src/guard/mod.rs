@@ -140,14 +140,17 @@ impl Session {
         {
             return Some(Said::of_nothing(text));
         }
+        let settings = &self.shared.settings;
+        let is_configured = settings.tool(&call.name).read_only.is_some();
         let tool = match known {
-            Some(tool) if !tool.is_mutating(&self.shared.settings) => {
+            // What an older list said of it may not hold any more; what is configured does.
+            Some(tool) if !tool.is_mutating(settings) && (listed || is_configured) => {
                 self.pass(call, Some(&tool), &turn).await;
                 return None;
             }
             // A tool that the server does not list reserves nothing: it says itself that there is
-            // none.
-            None if listed => {
+            // none. If all of the list could be read.
+            None if listed && self.link.knows_all_tools() => {
                 self.pass(call, None, &turn).await;
                 return None;
             }
@@ -291,7 +294,16 @@ impl Session {
                 .deliveries
                 .open_question(&pairing, request_state.as_deref(), self.shared.engine.now())
                 .await;
-            if let Ok(Some(key)) = key {
+            let key = match key {
+                Ok(key) => key,
+                // Under another key the question would be answered a second time.
+                Err(error) => {
+                    let voice = self.voice_of(&asked, Dialect::None);
+                    let said = voice.answer(&Reason::from(error).into(), None);
+                    return Ok(Said::of_nothing(said.message(&asked.call.id)));
+                }
+            };
+            if let Some(key) = key {
                 let named = Named {
                     operation: call::operation(None, &asked.call.name),
                     key,
@@ -455,3 +467,6 @@ fn busy() -> Answer {
     let retry_after = Duration::from_secs(1);
     Reason::Busy { retry_after }.into()
 }
+
+#[cfg(test)]
+mod tests;

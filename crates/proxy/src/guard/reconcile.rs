@@ -77,6 +77,14 @@ impl Session {
         let given: Value = serde_json::from_str(params.arguments().unwrap_or("{}")).ok()?;
         let arguments = filled(&recipe.arguments, &given)?;
         let wanted = text_of(&recipe.happened_if_text, &given)?;
+        // What is not there proves something only if it was looked for when nothing could arrive
+        // any more: from then on, not before.
+        let store = self.shared.engine.store();
+        let found = store.get(operation_id).await.ok().flatten()?;
+        let settled = recipe
+            .settle_after
+            .map(|after| found.receipt.hard_deadline.plus(after))
+            .is_some_and(|settled| self.shared.engine.now() >= settled);
         let id = self.link.fresh_id();
         let meta = asked.call.meta.as_ref();
         let text = format!(
@@ -109,12 +117,7 @@ impl Session {
         if said.contains(wanted.as_ref()) {
             return Some(Verdict::Happened);
         }
-        // Absence counts only when no attempt can still arrive, and what did has settled.
-        let settle_after = recipe.settle_after?;
-        let store = self.shared.engine.store();
-        let found = store.get(operation_id).await.ok().flatten()?;
-        let settled = found.receipt.hard_deadline.plus(settle_after);
-        (self.shared.engine.now() >= settled).then_some(Verdict::NotHappened)
+        settled.then_some(Verdict::NotHappened)
     }
 }
 

@@ -1,14 +1,14 @@
 //! What runs here and can be cancelled.
 
 use std::{
-    sync::{Arc, PoisonError, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
 use counterfoil_core::OperationId;
 use counterfoil_mcp::framing::Id;
 use counterfoil_store::BoxFuture;
-use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::dispatch::CANCEL_FOR;
 use crate::{
@@ -25,24 +25,30 @@ const LOOK_EACH: Duration = Duration::from_millis(50);
 /// A dispatched call.
 pub(crate) struct Running {
     link: Weak<Link>,
-    id: Id,
+    /// As the upstream knows it, once it is (about to be) sent.
+    id: Mutex<Option<Id>>,
     is_modern: bool,
-    cancelled: Notify,
+    cancelled: CancellationToken,
 }
 
 impl Running {
-    pub(super) fn new(link: &Arc<Link>, id: Id, is_modern: bool) -> Arc<Self> {
+    pub(super) fn new(link: &Arc<Link>, is_modern: bool) -> Arc<Self> {
         Arc::new(Self {
             link: Arc::downgrade(link),
-            id,
+            id: Mutex::default(),
             is_modern,
-            cancelled: Notify::new(),
+            cancelled: CancellationToken::new(),
         })
+    }
+
+    /// It goes to the upstream under this id.
+    pub(super) fn sent_as(&self, id: Id) {
+        *self.id.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
     }
 
     /// Completes when somebody has cancelled it.
     pub(super) async fn cancelled(&self) {
-        self.cancelled.notified().await;
+        self.cancelled.cancelled().await;
     }
 }
 
@@ -57,12 +63,14 @@ impl Shared {
         let Some(running) = running else {
             return false;
         };
-        if let Some(link) = running.link.upgrade() {
-            let text = link::cancelled(&running.id);
-            link.tell_cancelled(&running.id, text, running.is_modern)
-                .await;
+        // First of all: what is not on its way yet is not sent any more.
+        running.cancelled.cancel();
+        let id = running.id.lock();
+        let id = id.unwrap_or_else(PoisonError::into_inner).clone();
+        if let (Some(link), Some(id)) = (running.link.upgrade(), id) {
+            let text = link::cancelled(&id);
+            link.tell_cancelled(&id, text, running.is_modern).await;
         }
-        running.cancelled.notify_one();
         true
     }
 }

@@ -9,12 +9,15 @@ use counterfoil_mcp::framing::{
 use counterfoil_store::BoxFuture;
 use serde_json::value::RawValue;
 
-use super::{Link, Waiter, Watch, locked, member, replaced};
+use super::{Link, Waiter, Watch, locked, member, replaced, table::plain};
 use crate::{
     say,
     settings::Restart,
     wire::{Failure, Kind, Sink, Ticket},
 };
+
+/// The `_meta` key of what belongs to a `subscriptions/listen`: that request's id.
+const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
 impl Link {
     async fn take(&self, message: Message<'_>, text: Bytes, related: Option<&Id>) {
@@ -38,12 +41,31 @@ impl Link {
         locked(&self.table).waiting.get(related?)?.about
     }
 
+    /// Who subscribed under this id, and the client's own where it was replaced; `None`: nobody
+    /// (any more).
+    fn subscriber(&self, named: &str) -> Option<(Option<Ticket>, Option<Id>)> {
+        let table = locked(&self.table);
+        let waiting = table.waiting.get(&Id::from_json(named)?)?;
+        match &waiting.waiter {
+            Waiter::Client { original, .. } => Some((waiting.about, original.clone())),
+            Waiter::Here(_) => None,
+        }
+    }
+
     fn response(&self, response: &Response<'_>, text: Bytes) {
         let Some(id) = &response.id else {
             tracing::warn!("the server answered without an id");
             return;
         };
-        let Some(waiting) = self.taken(id) else {
+        let (mut id, mut taken) = (id.clone(), self.taken(id));
+        let mut is_spelled_anew = false;
+        if taken.is_none()
+            && let Some(plain) = plain(&id)
+        {
+            taken = self.taken(&plain);
+            (id, is_spelled_anew) = (plain, true);
+        }
+        let Some(waiting) = taken else {
             tracing::debug!("the server answered what is not waited for (any more)");
             return;
         };
@@ -60,8 +82,9 @@ impl Link {
             } => {
                 let mut text = self.watched(watch, response, text);
                 if watch == Watch::Initialize {
-                    self.handshake_answered();
+                    self.handshake_answered(response.outcome.is_ok());
                 }
+                let original = original.or_else(|| is_spelled_anew.then_some(id));
                 if let Some(original) = original
                     && let Some(id) = member(&text, &["id"])
                 {
@@ -74,7 +97,7 @@ impl Link {
 
     fn watched(&self, watch: Watch, response: &Response<'_>, text: Bytes) -> Bytes {
         match (watch, response.outcome) {
-            (Watch::Nothing, _) | (Watch::Initialize | Watch::Tools { .. }, Err(_)) => text,
+            (Watch::Nothing | Watch::Standing, _) | (Watch::Initialize | Watch::Tools { .. }, Err(_)) => text,
             (Watch::Initialize, Ok(_)) => {
                 if let Some(up) = self.current() {
                     self.agreed(&up, &text);
@@ -104,7 +127,19 @@ impl Link {
             .then(|| member(&text, &["params", "progressToken"]))
             .flatten();
         let Some(token) = token else {
-            return self.client.tell(self.about(related), text).await;
+            let (about, text) = match member(&text, &["params", "_meta", SUBSCRIPTION]) {
+                None => (self.about(related), text),
+                Some(named) => match self.subscriber(named) {
+                    // Of a subscription that has ended: nobody else asked for it.
+                    None => return,
+                    Some((about, None)) => (about, text),
+                    Some((about, Some(original))) => {
+                        let text = replaced(&text, named, original.as_str());
+                        (about, text)
+                    }
+                },
+            };
+            return self.client.tell(about, text).await;
         };
         let known = {
             let table = locked(&self.table);
@@ -123,7 +158,7 @@ impl Link {
     }
 
     pub(super) fn failed_one(&self, id: &Id, why: Failure) {
-        let Some(waiting) = self.taken(id) else {
+        let Some(waiting) = self.given_up(id) else {
             return;
         };
         match waiting.waiter {
@@ -142,8 +177,11 @@ impl Link {
         }
     }
 
-    pub(super) fn lose_all(&self, why: &str) {
-        let all: Vec<Id> = locked(&self.table).waiting.keys().cloned().collect();
+    pub(super) fn in_flight(&self) -> Vec<Id> {
+        locked(&self.table).waiting.keys().cloned().collect()
+    }
+
+    pub(super) fn lose(&self, all: Vec<Id>, why: &str) {
         for id in all {
             self.failed_one(&id, Failure::Lost(why.to_owned()));
         }
@@ -181,9 +219,11 @@ impl Sink for Link {
     }
 
     fn closed(&self, why: &str) {
+        // Before another one can be started: what is sent to that is not lost.
+        let lost = self.in_flight();
         self.replace_current(None);
         locked(&self.catalog).list_changed();
-        self.lose_all(why);
+        self.lose(lost, why);
         if self.shared.settings.restart == Restart::Never {
             self.ended.send_replace(Some(why.to_owned()));
         } else if !self.is_alone.load(Ordering::Acquire) {

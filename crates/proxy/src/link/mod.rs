@@ -48,6 +48,8 @@ pub(crate) enum Watch {
     Nothing,
     /// The revision that was agreed on.
     Initialize,
+    /// Nothing, and it stands until somebody ends it: a subscription.
+    Standing,
     /// The tools, of the first page or of a later one.
     Tools {
         /// It is the first page.
@@ -89,7 +91,12 @@ pub(crate) struct Link {
     /// When it was started again lately.
     starts: tokio::sync::Mutex<VecDeque<Instant>>,
     was_up: AtomicBool,
-    listing: tokio::sync::Mutex<()>,
+    /// The handshake was made (again) on what is up.
+    is_ready: AtomicBool,
+    /// Nothing is started any more.
+    is_closed: AtomicBool,
+    /// When the list of tools could not be had, the last time.
+    listing: tokio::sync::Mutex<Option<Instant>>,
     names: AtomicU64,
     salt: String,
     /// The client is gone: a request of the server's is answered by the proxy.
@@ -116,6 +123,8 @@ impl Link {
             up: RwLock::default(),
             starts: tokio::sync::Mutex::default(),
             was_up: AtomicBool::new(false),
+            is_ready: AtomicBool::new(true),
+            is_closed: AtomicBool::new(false),
             listing: tokio::sync::Mutex::default(),
             names: AtomicU64::new(0),
             salt,
@@ -142,7 +151,7 @@ impl Link {
         Id::from_json(&name).unwrap_or_else(|| Id::number(self.names.load(Ordering::Relaxed)))
     }
 
-    fn is_http(&self) -> bool {
+    pub(crate) fn is_http(&self) -> bool {
         match self.shared.settings.target {
             Target::Command { .. } => false,
             Target::Url { .. } => true,
@@ -179,7 +188,11 @@ impl Link {
                 _ => None,
             };
         }
-        outbound.version = spoken.or_else(|| locked(&self.version).clone());
+        let opens =
+            matches!(&outbound.kind, Kind::Request { method, .. } if method == "initialize");
+        // What was agreed on before is nothing to a handshake.
+        let agreed = || locked(&self.version).clone().filter(|_| !opens);
+        outbound.version = spoken.or_else(agreed);
     }
 
     /// Passes a client's request on; its answer goes to the client.
@@ -207,16 +220,16 @@ impl Link {
                 drop(table);
                 return self.refuse(ticket, &id, is_modern, &too_many());
             }
-            if table.waiting.contains_key(&id) {
+            if table.take_id(&id) {
+                upstream_id = id;
+            } else {
                 upstream_id = self.fresh_id();
                 if let Some(found) = member(&text, &["id"]) {
                     text = replaced(&text, found, upstream_id.as_str());
                 }
                 original = Some(id);
-            } else {
-                upstream_id = id;
             }
-            let token = token.map(|token| self.named(&table, &token));
+            let token = token.map(|token| self.named(&mut table, &token));
             if let Some(token) = token.as_ref().filter(|token| token.original.is_some())
                 && let Some(found) = member(&text, &["params", "_meta", "progressToken"])
             {
@@ -248,30 +261,30 @@ impl Link {
     }
 
     /// A progress token for the upstream: the client's, unless that is in use.
-    fn named(&self, table: &Table, given: &str) -> TokenName {
-        if table.tokens.contains_key(given) {
-            TokenName {
-                upstream: self.fresh().into(),
-                original: Some(given.into()),
-            }
-        } else {
+    fn named(&self, table: &mut Table, given: &str) -> TokenName {
+        if table.take_token(given) {
             TokenName {
                 upstream: given.into(),
                 original: None,
+            }
+        } else {
+            TokenName {
+                upstream: self.fresh().into(),
+                original: Some(given.into()),
             }
         }
     }
 
     /// The id and the progress token under which a request that [`Self::ask`] sends is known to
-    /// the upstream: the client's if they are free.
+    /// the upstream: the client's if they are free. Nobody else gets them.
     pub(crate) fn name_for(&self, id: &Id, token: Option<&str>) -> (Id, Option<TokenName>) {
-        let table = locked(&self.table);
-        let upstream = if table.waiting.contains_key(id) {
-            self.fresh_id()
-        } else {
+        let mut table = locked(&self.table);
+        let upstream = if table.take_id(id) {
             id.clone()
+        } else {
+            self.fresh_id()
         };
-        (upstream, token.map(|token| self.named(&table, token)))
+        (upstream, token.map(|token| self.named(&mut table, token)))
     }
 
     /// Sends a request whose answer somebody here waits for. What comes in between is told to
@@ -331,9 +344,16 @@ impl Link {
 
     /// A notification or an answer of the client's, passed on.
     pub(crate) async fn post(&self, text: Bytes, kind: Kind, http: Option<Arc<HttpFacts>>) {
+        let up = match &kind {
+            // An answer is for whoever asked: one that was started since did not.
+            Kind::Response => self
+                .current()
+                .ok_or_else(|| Failure::NotSent("the server that asked has ended".to_owned())),
+            Kind::Request { .. } | Kind::Notification { .. } => self.connect().await,
+        };
         let mut outbound = self.outbound(text, kind);
         outbound.http = http;
-        let sent = match self.connect().await {
+        let sent = match up {
             Ok(up) => up.send(outbound).await,
             Err(why) => Err(why),
         };
@@ -346,7 +366,7 @@ impl Link {
     /// ticket; `None`: there is no such request.
     pub(crate) async fn cancel(&self, id: &Id, notification: &Bytes) -> Option<Ticket> {
         let (upstream, ticket, is_modern) = locked(&self.table).of_client(id)?;
-        self.taken(&upstream)?;
+        self.given_up(&upstream)?;
         let named = member(notification, &["params", "requestId"]);
         let text = match named {
             Some(named) if upstream != *id => replaced(notification, named, upstream.as_str()),
@@ -360,7 +380,7 @@ impl Link {
     pub(crate) async fn cancel_ticket(&self, ticket: Ticket) {
         let upstream = locked(&self.table).of_ticket(ticket);
         if let Some(upstream) = upstream
-            && self.taken(&upstream).is_some()
+            && self.given_up(&upstream).is_some()
         {
             let text = cancelled(&upstream);
             self.tell_cancelled(&upstream, text, true).await;
@@ -403,13 +423,18 @@ impl Link {
         call::param_headers(tool, params.arguments())
     }
 
-    /// Completes when nothing of the client's is in flight.
+    /// Every tool that the upstream lists is known.
+    pub(crate) fn knows_all_tools(&self) -> bool {
+        locked(&self.catalog).knows_all()
+    }
+
+    /// Completes when nothing of the client's is in flight that will be answered by itself.
     pub(crate) async fn idle(&self) {
         loop {
             let emptied = self.emptied.notified();
             tokio::pin!(emptied);
             emptied.as_mut().enable();
-            if locked(&self.table).waiting.is_empty() {
+            if locked(&self.table).is_idle() {
                 return;
             }
             emptied.await;
@@ -419,10 +444,23 @@ impl Link {
     fn taken(&self, id: &Id) -> Option<Waiting> {
         let mut table = locked(&self.table);
         let waiting = table.remove(id);
-        if table.waiting.is_empty() {
+        if table.is_idle() {
             self.emptied.notify_waiters();
         }
         waiting
+    }
+
+    /// The same for what gets no answer. Nobody waits for a handshake that has none.
+    fn given_up(&self, id: &Id) -> Option<Waiting> {
+        let waiting = self.taken(id)?;
+        if let Waiter::Client {
+            watch: Watch::Initialize,
+            ..
+        } = waiting.waiter
+        {
+            self.handshake_over();
+        }
+        Some(waiting)
     }
 
     /// The list of tools is not known, or has changed.
@@ -433,7 +471,18 @@ impl Link {
     /// Reads the tools, unless they are known. `meta`: what 2026-07-28 wants in `_meta`, as JSON
     /// text.
     pub(crate) async fn learn_tools(&self, meta: Option<&str>) -> Result<(), Failure> {
-        let _one = self.listing.lock().await;
+        let since = Instant::now();
+        let mut failed_at = self.listing.lock().await;
+        if failed_at.is_some_and(|at| at >= since) {
+            // Whoever waited for the turn need not find that out once more.
+            return Err(Failure::Lost("the tools were not listed".to_owned()));
+        }
+        let read = self.read_tools(meta).await;
+        *failed_at = read.is_err().then(Instant::now);
+        read
+    }
+
+    async fn read_tools(&self, meta: Option<&str>) -> Result<(), Failure> {
         let mut cursor: Option<String> = None;
         while cursor.is_some() || self.is_stale() {
             let id = self.fresh_id();
@@ -504,3 +553,6 @@ pub(crate) fn cancelled(id: &Id) -> Bytes {
     )
     .into()
 }
+
+#[cfg(test)]
+mod tests;

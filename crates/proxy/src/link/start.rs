@@ -26,23 +26,32 @@ const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
 pub(super) struct Handshake {
     initialize: Option<Bytes>,
     initialized: Option<Bytes>,
-    answered: CancellationToken,
+    /// It was accepted. One that was not is not repeated: the client itself has to.
+    is_accepted: bool,
+    /// Nobody waits for its answer any more.
+    over: CancellationToken,
 }
 
 impl Link {
-    /// The handshake as the client began it. Completes when it is answered.
+    /// The handshake as the client began it. Completes when it is answered, or will not be.
     pub(crate) fn opened(&self, initialize: Bytes) -> CancellationToken {
-        let answered = CancellationToken::new();
+        let over = CancellationToken::new();
         *locked(&self.handshake) = Handshake {
             initialize: Some(initialize),
             initialized: None,
-            answered: answered.clone(),
+            is_accepted: false,
+            over: over.clone(),
         };
-        answered
+        over
     }
 
-    pub(super) fn handshake_answered(&self) {
-        locked(&self.handshake).answered.cancel();
+    pub(super) fn handshake_answered(&self, is_accepted: bool) {
+        locked(&self.handshake).is_accepted = is_accepted;
+        self.handshake_over();
+    }
+
+    pub(super) fn handshake_over(&self) {
+        locked(&self.handshake).over.cancel();
     }
 
     /// The handshake as the client ended it.
@@ -76,17 +85,31 @@ impl Link {
         std::mem::replace(&mut current, up)
     }
 
+    /// It is up, on this.
+    #[cfg(test)]
+    pub(crate) fn stands_on(&self, up: Arc<dyn Transport>) {
+        self.was_up.store(true, Ordering::Release);
+        self.replace_current(Some(up));
+    }
+
     /// The way to the upstream, started (again) if need be. Nothing is said on it before the
     /// client speaks.
     pub(crate) async fn connect(&self) -> Result<Arc<dyn Transport>, Failure> {
-        if let Some(up) = self.current()
-            && !up.is_expired()
-        {
+        let usable = |up: &Arc<dyn Transport>| {
+            self.is_ready.load(Ordering::Acquire) && !up.is_expired()
+        };
+        if let Some(up) = self.current().filter(usable) {
             return Ok(up);
         }
         let mut starts = self.starts.lock().await;
+        let ended = || Failure::NotSent("the proxy has ended".to_owned());
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(ended());
+        }
         if let Some(up) = self.current() {
-            if up.is_expired() {
+            if !usable(&up) {
+                // Nobody else says anything before the handshake.
+                self.is_ready.store(false, Ordering::Release);
                 up.renew();
                 self.repeat_handshake(&up).await?;
             }
@@ -111,7 +134,13 @@ impl Link {
         let sink: Weak<dyn Sink> = self.me.clone();
         let up = transport::start(&self.shared.settings, sink)?;
         let again = self.was_up.swap(true, Ordering::AcqRel);
+        self.is_ready.store(!again, Ordering::Release);
         self.replace_current(Some(Arc::clone(&up)));
+        if self.is_closed.load(Ordering::Acquire) {
+            self.replace_current(None);
+            up.close().await;
+            return Err(ended());
+        }
         locked(&self.catalog).list_changed();
         if again {
             self.repeat_handshake(&up).await?;
@@ -119,35 +148,41 @@ impl Link {
         Ok(up)
     }
 
-    /// A server that was started again gets the client's own handshake, if there was one.
+    /// A server that was started again gets the client's own handshake, if there was one. From
+    /// then on it is ready.
     async fn repeat_handshake(&self, up: &Arc<dyn Transport>) -> Result<(), Failure> {
+        // Whatever goes wrong here, the message that wanted it was not sent.
+        let not_sent = |why: Failure| Failure::NotSent(why.to_string());
         let handshake = locked(&self.handshake).clone();
-        let Some(initialize) = handshake.initialize else {
-            return Ok(());
-        };
-        let id = self.fresh_id();
-        let text = match member(&initialize, &["id"]) {
-            Some(old) => replaced(&initialize, old, id.as_str()),
-            None => return Ok(()),
-        };
-        let kind = Kind::Request {
-            id,
-            method: "initialize".to_owned(),
-            name: None,
-        };
-        let asked = self.ask_over(up, None, None, self.outbound(text, kind), None);
-        let answer = tokio::time::timeout(OWN_FOR, Box::pin(asked))
-            .await
-            .map_err(|_| Failure::NotSent("the handshake was not answered".to_owned()))?
-            .map_err(|why| Failure::NotSent(why.to_string()))?;
-        self.agreed(up, &answer);
-        if let Some(initialized) = handshake.initialized {
-            let kind = Kind::Notification {
-                method: "notifications/initialized".to_owned(),
+        if let Some(initialize) = handshake.initialize.filter(|_| handshake.is_accepted)
+            && let Some(old) = member(&initialize, &["id"])
+        {
+            let id = self.fresh_id();
+            let text = replaced(&initialize, old, id.as_str());
+            let kind = Kind::Request {
+                id,
+                method: "initialize".to_owned(),
+                name: None,
             };
-            up.send(self.outbound(initialized, kind)).await?;
+            let asked = self.ask_over(up, None, None, self.outbound(text, kind), None);
+            let answer = tokio::time::timeout(OWN_FOR, Box::pin(asked))
+                .await
+                .map_err(|_| Failure::NotSent("the handshake was not answered".to_owned()))?
+                .map_err(not_sent)?;
+            if member(&answer, &["result"]).is_none() {
+                return Err(Failure::NotSent("the handshake was refused".to_owned()));
+            }
+            self.agreed(up, &answer);
+            if let Some(initialized) = handshake.initialized {
+                let kind = Kind::Notification {
+                    method: "notifications/initialized".to_owned(),
+                };
+                let sent = up.send(self.outbound(initialized, kind)).await;
+                sent.map_err(not_sent)?;
+            }
+            locked(&self.catalog).list_changed();
         }
-        locked(&self.catalog).list_changed();
+        self.is_ready.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -162,9 +197,10 @@ impl Link {
 
     /// Ends the connection.
     pub(crate) async fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
         if let Some(up) = self.replace_current(None) {
             up.close().await;
         }
-        self.lose_all("the proxy has ended");
+        self.lose(self.in_flight(), "the proxy has ended");
     }
 }

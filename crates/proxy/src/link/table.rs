@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use bytes::Bytes;
 use counterfoil_mcp::framing::Id;
@@ -46,14 +46,56 @@ pub(crate) struct TokenName {
     pub(crate) original: Option<Box<str>>,
 }
 
+/// Ids and tokens that are remembered when nobody waits for them any more.
+const USED_MAX: usize = 1024;
+
+/// Names that were used lately. What comes late for one of them must not be taken for what comes
+/// for the next one of that name: a request that was given up may still be answered.
+#[derive(Default)]
+struct Used {
+    names: HashSet<Box<str>>,
+    order: VecDeque<Box<str>>,
+}
+
+impl Used {
+    /// Whether it was not used lately; it is from now on.
+    fn take(&mut self, name: &str) -> bool {
+        if !self.names.insert(name.into()) {
+            return false;
+        }
+        self.order.push_back(name.into());
+        if self.order.len() > USED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.names.remove(&oldest);
+        }
+        true
+    }
+}
+
 /// What is in flight, by the ids that the upstream knows.
 #[derive(Default)]
 pub(super) struct Table {
     pub(super) waiting: HashMap<Id, Waiting>,
     pub(super) tokens: HashMap<Box<str>, Token>,
+    used_ids: Used,
+    used_tokens: Used,
 }
 
 impl Table {
+    /// Whether a request may have this id on its way to the upstream, which is its own from then
+    /// on. Not one with an escape: it may come back spelled in another way.
+    pub(super) fn take_id(&mut self, id: &Id) -> bool {
+        !id.as_str().contains('\\')
+            && !self.waiting.contains_key(id)
+            && self.used_ids.take(id.as_str())
+    }
+
+    /// The same for a progress token.
+    pub(super) fn take_token(&mut self, token: &str) -> bool {
+        !self.tokens.contains_key(token) && self.used_tokens.take(token)
+    }
+
     pub(super) fn insert(&mut self, id: Id, waiting: Waiting, token: Option<TokenName>) {
         let about = waiting.about;
         let mut waiting = waiting;
@@ -71,6 +113,19 @@ impl Table {
             self.tokens.remove(token);
         }
         Some(waiting)
+    }
+
+    /// Nothing is in flight that will be answered by itself.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.values().all(|waiting| {
+            matches!(
+                waiting.waiter,
+                Waiter::Client {
+                    watch: Watch::Standing,
+                    ..
+                }
+            )
+        })
     }
 
     /// The client's request under its own id: the upstream's id of it, and more.
@@ -111,6 +166,13 @@ impl Table {
             }
         }
     }
+}
+
+/// An id without escapes where it needs none: how it is known here if a server spells it anew.
+pub(super) fn plain(id: &Id) -> Option<Id> {
+    id.as_str().contains('\\').then_some(())?;
+    let text = raw::string(id.as_str())?;
+    Id::from_json(&raw::quoted(&text))
 }
 
 /// `whole` with its slice `part` replaced; unchanged if that is no slice of it.

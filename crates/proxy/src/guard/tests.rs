@@ -1,0 +1,257 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use counterfoil_core::PrincipalId;
+use serde_json::{Value, json};
+
+use crate::{
+    front::Conversation as _,
+    keyless::Channel,
+    scene::{self, Told, Wire},
+    session::{Incoming, Session},
+    wire::{Failure, Sink as _, Ticket, Transport},
+};
+
+struct Scene {
+    session: Arc<Session>,
+    wire: Arc<Wire>,
+    told: Told,
+    tickets: u64,
+    _folder: tempfile::TempDir,
+}
+
+impl Scene {
+    /// A session whose server has listed one mutating and one reading tool.
+    async fn new() -> Self {
+        let (proxy, folder) = scene::proxy().await;
+        let (client, told) = scene::client();
+        let principal = PrincipalId::new("local").unwrap();
+        let session = Session::open(proxy.shared(), principal, client);
+        let wire = Arc::new(Wire::default());
+        session
+            .link
+            .stands_on(Arc::clone(&wire) as Arc<dyn Transport>);
+        let mut scene = Self {
+            session,
+            wire,
+            told,
+            tickets: 0,
+            _folder: folder,
+        };
+        scene
+            .client_says(json!({"jsonrpc": "2.0", "id": 0, "method": "tools/list"}))
+            .await;
+        let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+        let write =
+            json!({"name": "write", "inputSchema": schema, "annotations": {"readOnlyHint": false}});
+        let read =
+            json!({"name": "read", "inputSchema": schema, "annotations": {"readOnlyHint": true}});
+        scene
+            .server_says(json!({"jsonrpc": "2.0", "id": 0, "result": {"tools": [write, read]}}))
+            .await;
+        scene.told.next().await;
+        scene.wire.sent();
+        scene
+    }
+
+    async fn client_says(&mut self, message: Value) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        let incoming = Incoming {
+            text: Bytes::from(message.to_string()),
+            ticket,
+            channel: Channel([1; 16]),
+            http: None,
+        };
+        self.session.receive(incoming).await;
+        ticket
+    }
+
+    async fn server_says(&self, message: Value) {
+        let text = Bytes::from(message.to_string());
+        self.session.link.message(text, None).await;
+    }
+
+    async fn calls(&mut self, id: u64, arguments: Value) -> Ticket {
+        self.client_says(json!({
+            "jsonrpc": "2.0", "id": id, "method": "tools/call",
+            "params": {"name": "write", "arguments": arguments},
+        }))
+        .await
+    }
+
+    /// What the server is sent next: there must be something.
+    async fn sent(&self) -> Value {
+        for _ in 0..5_000 {
+            if let Some(text) = self.wire.sent().pop() {
+                return serde_json::from_slice(&text).unwrap();
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        panic!("nothing was sent");
+    }
+
+    fn fails(&self, id: u64, why: Failure) {
+        let id = counterfoil_mcp::framing::Id::number(id);
+        self.session.link.failed(&id, why);
+    }
+
+    async fn heard(&mut self) -> Value {
+        self.told.next().await.1
+    }
+}
+
+fn code(answer: &Value) -> &Value {
+    &answer["result"]["_meta"]["dev.counterfoil/error"]["code"]
+}
+
+fn lost() -> Failure {
+    Failure::Lost("the stream was cut".to_owned())
+}
+
+#[tokio::test]
+async fn i3_what_may_have_been_sent_is_unknown_and_never_sent_again() {
+    let mut scene = Scene::new().await;
+    scene
+        .calls(1, json!({"n": 1, "idempotency_key": "k"}))
+        .await;
+    let sent = scene.sent().await;
+    assert_eq!(sent["params"]["arguments"], json!({"n": 1}));
+    scene.fails(1, lost());
+    assert_eq!(code(&scene.heard().await), "outcome_unknown");
+    scene
+        .calls(2, json!({"n": 1, "idempotency_key": "k"}))
+        .await;
+    assert_eq!(code(&scene.heard().await), "outcome_unknown");
+    // Without a key it is paired with the unknown one, which is told; nothing runs.
+    scene.calls(3, json!({"n": 1})).await;
+    let told = scene.heard().await;
+    assert_eq!(code(&told), "outcome_unknown");
+    assert!(scene.wire.sent().is_empty());
+}
+
+#[tokio::test]
+async fn i3_what_was_not_sent_leaves_the_key_free() {
+    let mut scene = Scene::new().await;
+    scene
+        .calls(1, json!({"n": 1, "idempotency_key": "k"}))
+        .await;
+    scene.sent().await;
+    scene.fails(1, Failure::NotSent("refused".to_owned()));
+    assert_eq!(code(&scene.heard().await), "unavailable");
+    scene
+        .calls(2, json!({"n": 1, "idempotency_key": "k"}))
+        .await;
+    assert_eq!(scene.sent().await["id"], json!(2));
+}
+
+#[tokio::test]
+async fn an_internal_error_of_the_server_is_unknown_and_any_other_is_kept() {
+    let mut scene = Scene::new().await;
+    for (id, number, unknown) in [(1, -32603, true), (2, -32602, false), (3, 17, false)] {
+        scene
+            .calls(id, json!({"n": id, "idempotency_key": format!("k{id}")}))
+            .await;
+        scene.sent().await;
+        let error = json!({"code": number, "message": "no"});
+        scene
+            .server_says(json!({"jsonrpc": "2.0", "id": id, "error": error}))
+            .await;
+        let told = scene.heard().await;
+        if unknown {
+            assert_eq!(code(&told), "outcome_unknown");
+        } else {
+            assert_eq!(told["error"]["code"], json!(number));
+        }
+        scene
+            .calls(
+                10 + id,
+                json!({"n": id, "idempotency_key": format!("k{id}")}),
+            )
+            .await;
+        let again = scene.heard().await;
+        assert_eq!(again["error"]["code"], told["error"]["code"]);
+        assert!(scene.wire.sent().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn field_12_a_cancelled_call_goes_on_and_its_retry_gets_the_answer() {
+    let mut scene = Scene::new().await;
+    scene.calls(1, json!({"n": 1})).await;
+    scene.sent().await;
+    let cancelled =
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+    scene.client_says(cancelled).await;
+    assert!(
+        scene.wire.sent().is_empty(),
+        "a cancel of a mutating call goes no further"
+    );
+    let result = json!({"content": [{"type": "text", "text": "done"}]});
+    scene
+        .server_says(json!({"jsonrpc": "2.0", "id": 1, "result": result}))
+        .await;
+    scene.calls(2, json!({"n": 1})).await;
+    let told = scene.heard().await;
+    assert_eq!(
+        told["id"],
+        json!(2),
+        "nothing is said about what was cancelled: {told}"
+    );
+    assert_eq!(
+        told["result"]["_meta"]["dev.counterfoil/attached"],
+        json!(true)
+    );
+    assert_eq!(told["result"]["content"][0]["text"], json!("done"));
+    assert!(scene.wire.sent().is_empty());
+    // Delivered: the same again is on purpose.
+    scene.calls(3, json!({"n": 1})).await;
+    assert_eq!(scene.sent().await["id"], json!(3));
+}
+
+#[tokio::test]
+async fn field_11_two_at_once_are_two() {
+    let mut scene = Scene::new().await;
+    scene.calls(1, json!({"n": 1})).await;
+    scene.sent().await;
+    scene.calls(2, json!({"n": 1})).await;
+    assert_eq!(scene.sent().await["id"], json!(2));
+}
+
+#[tokio::test]
+async fn wrong_arguments_use_up_no_key() {
+    let mut scene = Scene::new().await;
+    scene
+        .calls(1, json!({"n": "one", "idempotency_key": "k"}))
+        .await;
+    assert_eq!(code(&scene.heard().await), "invalid");
+    scene
+        .calls(2, json!({"n": 1, "idempotency_key": "k"}))
+        .await;
+    assert_eq!(scene.sent().await["id"], json!(2));
+}
+
+#[tokio::test]
+async fn a_second_answer_is_not_told_and_changes_nothing() {
+    let mut scene = Scene::new().await;
+    scene
+        .calls(1, json!({"n": 1, "idempotency_key": "k"}))
+        .await;
+    scene.sent().await;
+    let answer = |text: &str| json!({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": text}]}});
+    scene.server_says(answer("first")).await;
+    scene.server_says(answer("second")).await;
+    assert_eq!(
+        scene.heard().await["result"]["content"][0]["text"],
+        json!("first")
+    );
+    scene
+        .calls(2, json!({"n": 1, "idempotency_key": "k"}))
+        .await;
+    let replayed = scene.heard().await;
+    assert_eq!(replayed["result"]["content"][0]["text"], json!("first"));
+    assert_eq!(
+        replayed["result"]["_meta"]["dev.counterfoil/replayed"],
+        json!(true)
+    );
+}

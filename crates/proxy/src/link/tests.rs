@@ -1,0 +1,211 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    scene::{self, Told, Wire},
+    wire::Sink as _,
+};
+
+struct Scene {
+    link: Arc<Link>,
+    wire: Arc<Wire>,
+    told: Told,
+    _folder: tempfile::TempDir,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let (proxy, folder) = scene::proxy().await;
+        let (client, told) = scene::client();
+        let link = Link::new(Arc::clone(proxy.shared()), client);
+        let wire = Arc::new(Wire::default());
+        link.stands_on(Arc::clone(&wire) as Arc<dyn Transport>);
+        Self {
+            link,
+            wire,
+            told,
+            _folder: folder,
+        }
+    }
+
+    async fn forward(&self, ticket: u64, text: &str) {
+        let message: Value = serde_json::from_str(text).unwrap();
+        let forwarded = Forwarded {
+            text: Bytes::copy_from_slice(text.as_bytes()),
+            id: Id::from_json(&message["id"].to_string()).unwrap(),
+            method: message["method"].as_str().unwrap().to_owned(),
+            ticket: Ticket(ticket),
+            http: None,
+            is_modern: false,
+            watch: Watch::Nothing,
+            headers: Vec::new(),
+        };
+        self.link.forward(forwarded).await;
+    }
+
+    fn sent(&self) -> Vec<Bytes> {
+        self.wire.sent()
+    }
+
+    async fn says(&self, message: Value) {
+        let text = Bytes::from(message.to_string());
+        self.link.message(text, None).await;
+    }
+
+    async fn heard(&mut self) -> (Option<Ticket>, Value) {
+        self.told.next().await
+    }
+
+    fn hears_nothing(&mut self) {
+        self.told.is_silent();
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_in_use_passes_byte_for_byte() {
+    let scene = Scene::new().await;
+    let texts = [
+        r#"{ "jsonrpc":"2.0", "id" : 1,"method":"future/thing","params":{"x":1.50e+0,"\u0061":"\u00e4"}}"#,
+        r#"{"id":"ä","jsonrpc":"2.0","method":"ping","more":[1,2.0]}"#,
+        r#"{"jsonrpc":"2.0","id":2,"method":"x","params":{"_meta":{"progressToken":"t","other/key":null}}}"#,
+    ];
+    for (ticket, text) in (1..).zip(texts) {
+        scene.forward(ticket, text).await;
+    }
+    assert_eq!(
+        scene.sent(),
+        texts.map(|text| Bytes::from_static(text.as_bytes()))
+    );
+}
+
+#[tokio::test]
+async fn an_id_and_a_token_in_use_are_replaced_and_put_back() {
+    let mut scene = Scene::new().await;
+    let text =
+        r#"{"jsonrpc":"2.0","id":7,"method":"x","params":{"_meta":{"progressToken":7},"a":1.0}}"#;
+    scene.forward(1, text).await;
+    scene.forward(2, text).await;
+    let sent = scene.sent();
+    assert_eq!(sent[0], text.as_bytes());
+    let second: Value = serde_json::from_slice(&sent[1]).unwrap();
+    let (id, token) = (&second["id"], &second["params"]["_meta"]["progressToken"]);
+    assert!(id.is_string() && token.is_string() && id != token);
+    assert!(
+        std::str::from_utf8(&sent[1])
+            .unwrap()
+            .ends_with(r#""a":1.0}}"#)
+    );
+
+    let progress = |token: &Value| {
+        json!({"jsonrpc": "2.0", "method": "notifications/progress",
+               "params": {"progressToken": token, "progress": 1}})
+    };
+    scene.says(progress(token)).await;
+    let (about, heard) = scene.heard().await;
+    assert_eq!(
+        (about, &heard["params"]["progressToken"]),
+        (Some(Ticket(2)), &json!(7))
+    );
+    scene.says(progress(&json!(7))).await;
+    assert_eq!(scene.heard().await.0, Some(Ticket(1)));
+
+    scene
+        .says(json!({"jsonrpc": "2.0", "id": id, "result": "second"}))
+        .await;
+    let (about, heard) = scene.heard().await;
+    assert_eq!(
+        (about, &heard["id"], &heard["result"]),
+        (Some(Ticket(2)), &json!(7), &json!("second"))
+    );
+    scene
+        .says(json!({"jsonrpc": "2.0", "id": 7, "result": "first"}))
+        .await;
+    assert_eq!(scene.heard().await.0, Some(Ticket(1)));
+
+    // What is over is over: no progress behind the answer, and no second answer.
+    scene.says(progress(&json!(7))).await;
+    scene
+        .says(json!({"jsonrpc": "2.0", "id": 7, "result": "again"}))
+        .await;
+    scene
+        .says(json!({"jsonrpc": "2.0", "id": id, "result": "again"}))
+        .await;
+    scene.hears_nothing();
+}
+
+#[tokio::test]
+async fn a_cancel_names_the_request_as_the_upstream_knows_it() {
+    let mut scene = Scene::new().await;
+    for ticket in 1..=2 {
+        scene
+            .forward(ticket, r#"{"jsonrpc":"2.0","id":1,"method":"x"}"#)
+            .await;
+    }
+    let replaced: Value = serde_json::from_slice(&scene.sent()[1]).unwrap();
+    // The first one is answered; the client cancels the second, under the same id.
+    scene
+        .says(json!({"jsonrpc": "2.0", "id": 1, "result": 1}))
+        .await;
+    scene.heard().await;
+    let cancel = Bytes::from_static(
+        br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"r"}}"#,
+    );
+    let id = Id::from_json("1").unwrap();
+    assert_eq!(scene.link.cancel(&id, &cancel).await, Some(Ticket(2)));
+    let sent: Value = serde_json::from_slice(&scene.sent()[0]).unwrap();
+    assert_eq!(
+        sent["params"],
+        json!({"requestId": replaced["id"], "reason": "r"})
+    );
+    // Nothing more is said about it.
+    scene
+        .says(json!({"jsonrpc": "2.0", "id": replaced["id"], "result": 2}))
+        .await;
+    scene.hears_nothing();
+    assert_eq!(scene.link.cancel(&id, &cancel).await, None);
+}
+
+#[tokio::test]
+async fn a_server_that_ends_leaves_no_request_without_an_answer() {
+    let mut scene = Scene::new().await;
+    scene
+        .forward(1, r#"{"jsonrpc":"2.0","id":"a","method":"x"}"#)
+        .await;
+    let kind = Kind::Request {
+        id: scene.link.fresh_id(),
+        method: "y".to_owned(),
+        name: None,
+    };
+    let outbound = scene.link.outbound(Bytes::from_static(b"{}"), kind);
+    let link = Arc::clone(&scene.link);
+    let asked = tokio::spawn(async move { link.ask(None, None, outbound, None).await });
+    while scene.sent().is_empty() || locked(&scene.link.table).waiting.len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    scene.link.closed("it ended");
+    let (about, heard) = scene.heard().await;
+    assert_eq!((about, &heard["id"]), (Some(Ticket(1)), &json!("a")));
+    assert_eq!(heard["error"]["code"], json!(-32003));
+    let asked = asked.await.unwrap();
+    assert_eq!(asked, Err(Failure::Lost("it ended".to_owned())));
+    scene.link.idle().await;
+}
+
+#[tokio::test]
+async fn field_13_a_server_that_asks_a_client_that_is_gone_gets_an_error() {
+    let mut scene = Scene::new().await;
+    let asks = json!({"jsonrpc": "2.0", "id": 3, "method": "elicitation/create", "params": {}});
+    scene.says(asks.clone()).await;
+    assert_eq!(scene.heard().await.1, asks);
+    scene.link.alone();
+    scene.says(asks).await;
+    let sent: Value = serde_json::from_slice(&scene.sent()[0]).unwrap();
+    assert_eq!(
+        (&sent["id"], &sent["error"]["code"]),
+        (&json!(3), &json!(-32003))
+    );
+    scene.hears_nothing();
+}
