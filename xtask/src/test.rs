@@ -88,6 +88,9 @@ fn whole(run: &Run, steps: &mut Steps) {
         let suites = ["clients", "clients_postgres", "clients_memory"];
         behind_feature(run, "clients", &suites)
     });
+    steps.step("real servers and clients through the proxy", || {
+        behind_feature(run, "clients", &["proxied"])
+    });
     steps.step("kill -9 under load", || {
         behind_feature(run, "kill", &["kill", "kill_postgres"])
     });
@@ -155,6 +158,7 @@ fn tests(run: &Run, which: &[&str]) -> Result<(), String> {
     command
         .env("E2E_BINARY", built.join("counterfoil"))
         .env("E2E_FIXTURE", built.join("examples/fixture"))
+        .env("E2E_UPSTREAM", built.join("faulty-upstream"))
         .env("E2E_CLIENTS", install::clients());
     run.show(&mut command, LIMIT)
 }

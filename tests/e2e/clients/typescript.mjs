@@ -1,8 +1,9 @@
 // Drives a TypeScript SDK: node typescript.mjs '{"sdk": "v1" | "v2", "url" | "command", "key",
 // "calls": [...]}'. Prints what came of each call, as the SDK shows it to its user.
 //
-// A call is {"list": true} or {"tool", "arguments", "meta", "background"}. One in the background
-// is only begun: the next runs beside it.
+// A call is {"list": true} or {"tool", "arguments", "meta", "background", "timeout", "insist"}. One
+// in the background is only begun: the next runs beside it. After so many milliseconds the SDK
+// gives up; whoever insists asks again while the call is still under way.
 
 const job = JSON.parse(process.argv[2]);
 const information = { name: "e2e", version: "1" };
@@ -44,15 +45,28 @@ function begin(call) {
   const params = { name: call.tool, arguments: call.arguments ?? {} };
   if (call.meta) params._meta = call.meta;
   // Only the 1.x SDK takes a result schema in the second place.
-  const options = { timeout: 60_000 };
+  const options = { timeout: call.timeout ?? 60_000 };
   return outcome(
     job.sdk === "v1" ? client.callTool(params, undefined, options) : client.callTool(params, options),
   );
 }
 
+function isUnderWay(done) {
+  const code = done.result?._meta?.["dev.counterfoil/error"]?.code ?? "";
+  return code.toLowerCase().endsWith("in_progress");
+}
+
+async function insist(call) {
+  for (let tries = 1; ; tries += 1) {
+    const done = await begin(call);
+    if (!isUnderWay(done) || tries === 100) return done;
+    await new Promise((resolve) => setTimeout(resolve, 200));
+  }
+}
+
 const begun = [];
 for (const call of job.calls) {
-  const pending = begin(call);
+  const pending = call.insist ? insist(call) : begin(call);
   begun.push(pending);
   if (!call.background) await pending;
 }

@@ -13,6 +13,7 @@
 mod binary;
 mod folder;
 mod http;
+pub mod installed;
 mod mcp;
 mod outside;
 mod random;

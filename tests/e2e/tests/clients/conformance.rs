@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
+use counterfoil_e2e::installed::conformance;
 use counterfoil_e2e::{Fixture, Folder};
 
 use crate::STORE;
-use crate::installed::conformance;
 
 fn revision(name: &str) {
     let folder = Folder::new(STORE);
@@ -17,7 +17,7 @@ fn revision(name: &str) {
     let url = fixture.url();
     let words = ["server", "--url", &url, "--requirements", name];
     let done = conformance(
-        &folder,
+        folder.root(),
         &[&words[..], &["--expected-failures", &expected]].concat(),
     );
     let printed = String::from_utf8_lossy(&done.stdout);

@@ -1,8 +1,7 @@
 //! The same calls through every client, and what each must show.
 
+use counterfoil_e2e::installed::Outcomes;
 use serde_json::{Value, json};
-
-use crate::installed::Outcomes;
 
 const META: &str = "dev.counterfoil/";
 

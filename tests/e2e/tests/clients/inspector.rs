@@ -2,12 +2,12 @@
 
 use std::process::Output;
 
+use counterfoil_e2e::installed::inspector;
 use counterfoil_e2e::{Folder, Server, built};
 use serde_json::{Value, json};
 
 use crate::STORE;
 use crate::flow::same_note;
-use crate::installed::inspector;
 
 fn result(done: &Output) -> Value {
     let printed = String::from_utf8_lossy(&done.stdout);
@@ -29,7 +29,11 @@ fn refusal(done: &Output) -> String {
 }
 
 fn through(folder: &Folder, target: &[&str]) {
-    let ask = |more: &[&str]| inspector(folder, &[target, more].concat());
+    let ask = |more: &[&str]| {
+        let mut command = inspector(folder.root());
+        let words = [target, more].concat();
+        command.args(words).output().expect("the inspector starts")
+    };
     let listed = result(&ask(&["--method", "tools/list"]));
     let tools = listed["result"]["tools"].as_array().expect("tools");
     assert_eq!(tools.len(), 5);

@@ -12,7 +12,6 @@ mod conformance;
 mod curl;
 mod flow;
 mod inspector;
-mod installed;
 mod sdks;
 mod seed_004;
 

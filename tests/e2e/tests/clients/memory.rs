@@ -5,12 +5,10 @@
     clippy::expect_used,
     clippy::panic,
     clippy::disallowed_methods,
-    dead_code,
-    reason = "test code; some clients are for the application only"
+    reason = "test code"
 )]
 
 mod conformance;
-mod installed;
 mod seed_004;
 
 use counterfoil_e2e::Store;

@@ -11,7 +11,6 @@ mod conformance;
 mod curl;
 mod flow;
 mod inspector;
-mod installed;
 mod sdks;
 mod seed_004;
 

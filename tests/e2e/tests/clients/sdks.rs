@@ -1,11 +1,11 @@
 //! The SDKs. Over stdio the command is `counterfoil mcp --stdio`.
 
+use counterfoil_e2e::installed::{Outcomes, python, typescript};
 use counterfoil_e2e::{Folder, Server, built};
 use serde_json::{Value, json};
 
 use crate::STORE;
 use crate::flow;
-use crate::installed::{Outcomes, python, typescript};
 
 /// The command that serves one client.
 fn stdio(folder: &Folder) -> Value {

@@ -1,10 +1,10 @@
 //! The `_meta` dialect, prefix `assay`, as the real TypeScript SDK shows it.
 
+use counterfoil_e2e::installed::typescript;
 use counterfoil_e2e::{Fixture, Folder};
 use serde_json::{Value, json};
 
 use crate::STORE;
-use crate::installed::typescript;
 
 /// Makes calls through one SDK; each is a tool, a key and arguments.
 fn outcomes(sdk: &str, url: &str, calls: &[Value]) -> Vec<Value> {
