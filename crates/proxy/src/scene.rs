@@ -2,7 +2,10 @@
 //! on what it is told.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -22,17 +25,25 @@ use crate::{
 
 /// Keeps what is sent.
 #[derive(Default)]
-pub(crate) struct Wire(Mutex<Vec<Bytes>>);
+pub(crate) struct Wire(Mutex<Vec<Bytes>>, AtomicBool);
 
 impl Wire {
     /// What was sent since the last look.
     pub(crate) fn sent(&self) -> Vec<Bytes> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
+
+    /// There is no room any more: what is to be sent waits for ever.
+    pub(crate) fn fill(&self) {
+        self.1.store(true, Ordering::Release);
+    }
 }
 
 impl Transport for Wire {
     fn send(&self, message: Outbound) -> BoxFuture<'_, Result<(), Failure>> {
+        if self.1.load(Ordering::Acquire) {
+            return Box::pin(std::future::pending());
+        }
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -91,14 +102,20 @@ pub(crate) fn client() -> (Arc<Ear>, Told) {
 
 /// A proxy of a command that is never started, on a store of its own.
 pub(crate) async fn proxy() -> (Proxy, tempfile::TempDir) {
+    proxy_with(|_| {}).await
+}
+
+/// The same with other settings.
+pub(crate) async fn proxy_with(set: impl FnOnce(&mut Settings)) -> (Proxy, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(folder.path().join("counterfoil.db"), Default::default());
     let engine = Engine::new(Arc::new(store.unwrap()));
-    let settings = Settings::new(Target::Command {
+    let mut settings = Settings::new(Target::Command {
         program: "none".to_owned(),
         arguments: Vec::new(),
         environment: Vec::new(),
         folder: None,
     });
+    set(&mut settings);
     (Proxy::start(engine, settings).await.unwrap(), folder)
 }

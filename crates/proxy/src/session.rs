@@ -120,6 +120,10 @@ impl Session {
         self.shared.deliveries.heard(incoming.channel, now);
         match message {
             Message::Request(request) => self.request(request, incoming).await,
+            // Some servers would carry it out all the same, past everything that is kept of calls.
+            Message::Notification(notification) if notification.method == "tools/call" => {
+                tracing::warn!("a call without an id was not passed on: nobody could answer it");
+            }
             Message::Notification(notification) => {
                 if notification.method == "notifications/initialized" {
                     self.link.initialized(incoming.text.clone());
@@ -220,6 +224,7 @@ impl Session {
                 Watch::Tools { first }
             }
             "tools/call" => return self.call(request, incoming).await,
+            "subscriptions/listen" => Watch::Standing,
             _ => Watch::Nothing,
         };
         let is_modern = self.is_modern(&incoming);
@@ -361,9 +366,8 @@ impl Session {
         let session = Arc::clone(self);
         self.tasks.spawn(async move {
             let ticket = call.ticket;
-            let sent = turn.sent.clone();
+            let _sent = turn.sent.clone().drop_guard();
             session.guard(call, stop, turn).await;
-            sent.cancel();
             locked(&session.calls).under_way.remove(&ticket);
         });
     }

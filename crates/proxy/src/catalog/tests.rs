@@ -538,3 +538,22 @@ fn own_tools_stand_at_the_end_of_the_last_page_unless_their_name_is_taken() {
         r#"{"tools":[{"name":"a","annotations":{"readOnlyHint":true}},{"name":"x_get"},{"name":"x_list"} ]}"#
     );
 }
+
+#[test]
+fn a_list_that_cannot_be_read_whole_leaves_no_tool_out_unnoticed() {
+    let whole = catalog(&[tool("a", None)]);
+    assert!(whole.knows_all());
+    let mut catalog = whole;
+    // Which of the two names counts is for each reader to say.
+    let twice = r#"{"tools":[{"name":"a"},{"name":"pay","name":"b"}]}"#;
+    assert_eq!(catalog.take_page(twice, true), Page::Last);
+    assert!(!catalog.is_stale());
+    assert!(catalog.get("pay").is_none() && !catalog.knows_all());
+    let many: Vec<Value> = (0..=TOOLS_MAX)
+        .map(|number| json!({"name": format!("t{number}")}))
+        .collect();
+    assert_eq!(catalog.take_page(&page(&many, None), true), Page::Last);
+    assert!(!catalog.knows_all());
+    assert_eq!(catalog.take_page(&page(&many[1..], None), true), Page::Last);
+    assert!(catalog.knows_all());
+}

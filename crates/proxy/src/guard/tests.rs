@@ -1,10 +1,11 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use counterfoil_core::PrincipalId;
 use serde_json::{Value, json};
 
 use crate::{
+    ProviderKey, Reconcile, Settings, ToolPolicy,
     front::Conversation as _,
     keyless::Channel,
     scene::{self, Told, Wire},
@@ -23,7 +24,11 @@ struct Scene {
 impl Scene {
     /// A session whose server has listed one mutating and one reading tool.
     async fn new() -> Self {
-        let (proxy, folder) = scene::proxy().await;
+        Self::with(|_| {}).await
+    }
+
+    async fn with(set: impl FnOnce(&mut Settings)) -> Self {
+        let (proxy, folder) = scene::proxy_with(set).await;
         let (client, told) = scene::client();
         let principal = PrincipalId::new("local").unwrap();
         let session = Session::open(proxy.shared(), principal, client);
@@ -254,4 +259,160 @@ async fn a_second_answer_is_not_told_and_changes_nothing() {
         replayed["result"]["_meta"]["dev.counterfoil/replayed"],
         json!(true)
     );
+}
+
+fn policy(settings: &mut Settings, policy: ToolPolicy) {
+    settings.tools.insert("write".to_owned(), policy);
+}
+
+fn done() -> Value {
+    json!({"content": [{"type": "text", "text": "done"}]})
+}
+
+#[tokio::test]
+async fn what_a_list_out_of_date_says_of_a_tool_lets_no_call_past_the_guard() {
+    let mut scene = Scene::new().await;
+    let changed = json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
+    scene.server_says(changed).await;
+    scene.told.next().await;
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                      "params": {"name": "read", "arguments": {"n": 1}}});
+    scene.client_says(call).await;
+    let asked = scene.sent().await;
+    assert_eq!(asked["method"], json!("tools/list"));
+    let error = json!({"code": -32603, "message": "not now"});
+    scene
+        .server_says(json!({"jsonrpc": "2.0", "id": asked["id"], "error": error}))
+        .await;
+    let sent = scene.sent().await;
+    assert_eq!(sent["method"], json!("tools/call"));
+    scene
+        .server_says(json!({"jsonrpc": "2.0", "id": sent["id"], "result": done()}))
+        .await;
+    let told = scene.heard().await;
+    let operation = &told["result"]["_meta"]["dev.counterfoil/operation-id"];
+    assert!(operation.is_string(), "it is guarded: {told}");
+}
+
+#[tokio::test]
+async fn a_call_without_an_id_goes_nowhere() {
+    let mut scene = Scene::new().await;
+    let call = json!({"jsonrpc": "2.0", "method": "tools/call",
+                      "params": {"name": "write", "arguments": {"n": 1}}});
+    scene.client_says(call).await;
+    let after = json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"});
+    scene.client_says(after.clone()).await;
+    assert_eq!(scene.sent().await, after);
+    assert!(scene.wire.sent().is_empty());
+    scene.told.is_silent();
+}
+
+#[tokio::test]
+async fn i3_nothing_is_sent_after_the_deadline() {
+    let mut scene = Scene::with(|settings| settings.timeout = Duration::from_millis(200)).await;
+    scene.wire.fill();
+    scene
+        .calls(1, json!({"n": 1, "idempotency_key": "k"}))
+        .await;
+    let told = scene.heard().await;
+    assert!(
+        ["unavailable", "outcome_unknown"].contains(&code(&told).as_str().unwrap()),
+        "{told}"
+    );
+    // Nobody waits for room any more: the call cannot be sent when there is some.
+    scene.session.link.idle().await;
+    // And that is known: the key is free again.
+    let mut codes = Vec::new();
+    for id in 2..100 {
+        scene
+            .calls(id, json!({"n": 1, "idempotency_key": "k"}))
+            .await;
+        codes.push(code(&scene.heard().await).clone());
+        if codes.last() == Some(&json!("unavailable")) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{codes:?}");
+}
+
+#[tokio::test]
+async fn what_was_asked_to_stop_is_not_sent_again_whatever_the_server_honours() {
+    let mut scene = Scene::with(|settings| {
+        let provider_key = Some(ProviderKey::Argument("key".to_owned()));
+        policy(
+            settings,
+            ToolPolicy {
+                provider_key,
+                ..ToolPolicy::default()
+            },
+        );
+    })
+    .await;
+    // Without that it is.
+    scene.calls(1, json!({"n": 1})).await;
+    let first = scene.sent().await;
+    scene.fails(1, lost());
+    let again = scene.sent().await;
+    assert_eq!(
+        again["params"]["arguments"]["key"],
+        first["params"]["arguments"]["key"]
+    );
+    scene
+        .server_says(json!({"jsonrpc": "2.0", "id": again["id"], "result": done()}))
+        .await;
+    scene.heard().await;
+
+    scene.calls(2, json!({"n": 2})).await;
+    scene.sent().await;
+    let shared = Arc::clone(&scene.session.shared);
+    let operation_id = {
+        let running = shared.running.lock().unwrap();
+        *running.keys().next().unwrap()
+    };
+    assert!(shared.cancel_upstream(operation_id).await);
+    let told = scene.sent().await;
+    assert_eq!(told["method"], json!("notifications/cancelled"));
+    assert_eq!(told["params"]["requestId"], json!(2));
+    scene.fails(2, lost());
+    assert_eq!(code(&scene.heard().await), "outcome_unknown");
+    assert!(scene.wire.sent().is_empty());
+}
+
+#[tokio::test]
+async fn i3_what_was_looked_for_too_early_proves_nothing() {
+    let mut scene = Scene::with(|settings| {
+        settings.timeout = Duration::from_millis(300);
+        let reconcile = Some(Reconcile {
+            tool: "read".to_owned(),
+            arguments: json!({"n": "{/n}"}),
+            happened_if_text: "row {/n}".to_owned(),
+            settle_after: Some(Duration::ZERO),
+        });
+        policy(
+            settings,
+            ToolPolicy {
+                reconcile,
+                ..ToolPolicy::default()
+            },
+        );
+    })
+    .await;
+    let arguments = json!({"n": 1, "idempotency_key": "k"});
+    scene.calls(1, arguments.clone()).await;
+    scene.sent().await;
+    scene.fails(1, lost());
+    let asked = scene.sent().await;
+    assert_eq!(asked["params"]["name"], json!("read"));
+    // It was asked before the deadline, and answers after it: the row may have come in between.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    let answer = |asked: &Value| json!({"jsonrpc": "2.0", "id": asked["id"], "result": done()});
+    scene.server_says(answer(&asked)).await;
+    assert_eq!(code(&scene.heard().await), "outcome_unknown");
+    // What is asked from then on does.
+    scene.calls(2, arguments).await;
+    let asked = scene.sent().await;
+    scene.server_says(answer(&asked)).await;
+    let told = scene.heard().await;
+    assert_ne!(code(&told), "outcome_unknown", "{told}");
 }

@@ -97,7 +97,8 @@ impl Link {
 
     fn watched(&self, watch: Watch, response: &Response<'_>, text: Bytes) -> Bytes {
         match (watch, response.outcome) {
-            (Watch::Nothing | Watch::Standing, _) | (Watch::Initialize | Watch::Tools { .. }, Err(_)) => text,
+            (Watch::Nothing | Watch::Standing, _)
+            | (Watch::Initialize | Watch::Tools { .. }, Err(_)) => text,
             (Watch::Initialize, Ok(_)) => {
                 if let Some(up) = self.current() {
                     self.agreed(&up, &text);

@@ -95,9 +95,8 @@ impl Link {
     /// The way to the upstream, started (again) if need be. Nothing is said on it before the
     /// client speaks.
     pub(crate) async fn connect(&self) -> Result<Arc<dyn Transport>, Failure> {
-        let usable = |up: &Arc<dyn Transport>| {
-            self.is_ready.load(Ordering::Acquire) && !up.is_expired()
-        };
+        let usable =
+            |up: &Arc<dyn Transport>| self.is_ready.load(Ordering::Acquire) && !up.is_expired();
         if let Some(up) = self.current().filter(usable) {
             return Ok(up);
         }

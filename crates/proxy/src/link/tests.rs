@@ -209,3 +209,201 @@ async fn field_13_a_server_that_asks_a_client_that_is_gone_gets_an_error() {
     );
     scene.hears_nothing();
 }
+
+#[tokio::test]
+async fn a_late_answer_is_not_taken_for_the_one_to_the_next_request_of_that_id() {
+    let mut scene = Scene::new().await;
+    let request =
+        r#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"_meta":{"progressToken":"t"}}}"#;
+    scene.forward(1, request).await;
+    scene.link.cancel_ticket(Ticket(1)).await;
+    let id = Id::from_json("1").unwrap();
+    let cancel = cancelled(&id);
+    assert_eq!(scene.link.cancel(&id, &cancel).await, Some(Ticket(1)));
+    scene.sent();
+    // Another client of the session, or the same one started again.
+    scene.forward(2, request).await;
+    let sent: Value = serde_json::from_slice(&scene.sent()[0]).unwrap();
+    assert_ne!(sent["id"], json!(1));
+    let late = json!({"jsonrpc": "2.0", "id": 1, "result": "of the first"});
+    scene.says(late).await;
+    scene.hears_nothing();
+    let late = json!({"jsonrpc": "2.0", "method": "notifications/progress",
+                      "params": {"progressToken": "t", "progress": 1}});
+    scene.says(late).await;
+    scene.hears_nothing();
+    scene
+        .says(json!({"jsonrpc": "2.0", "id": sent["id"], "result": "of the second"}))
+        .await;
+    let (about, heard) = scene.heard().await;
+    assert_eq!((about, &heard["id"]), (Some(Ticket(2)), &json!(1)));
+    assert_eq!(heard["result"], json!("of the second"));
+}
+
+#[tokio::test]
+async fn two_calls_under_one_id_at_once_are_told_apart_before_either_is_sent() {
+    let scene = Scene::new().await;
+    let id = Id::from_json("1").unwrap();
+    let (first, first_token) = scene.link.name_for(&id, Some("1"));
+    let (second, second_token) = scene.link.name_for(&id, Some("1"));
+    assert_ne!(first, second);
+    assert_ne!(
+        first_token.unwrap().upstream,
+        second_token.unwrap().upstream
+    );
+}
+
+#[tokio::test]
+async fn an_id_that_a_server_spells_in_another_way_is_put_back() {
+    let mut scene = Scene::new().await;
+    scene
+        .forward(1, r#"{"jsonrpc":"2.0","id":"é/1","method":"x"}"#)
+        .await;
+    let text = r#"{"jsonrpc":"2.0","id":"\u00e9\/1","result":1.0}"#;
+    scene.link.message(Bytes::from(text), None).await;
+    assert_eq!(
+        scene.heard().await,
+        (
+            Some(Ticket(1)),
+            json!({"jsonrpc": "2.0", "id": "é/1", "result": 1.0})
+        )
+    );
+    // One that the client spells so itself does not go on like that.
+    let id = Id::from_json(r#""a\/b""#).unwrap();
+    assert!(!scene.link.name_for(&id, None).0.as_str().contains('/'));
+}
+
+#[tokio::test]
+async fn a_subscription_does_not_hold_up_the_end() {
+    let scene = Scene::new().await;
+    let forwarded = Forwarded {
+        text: Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen"}"#),
+        id: Id::from_json("1").unwrap(),
+        method: "subscriptions/listen".to_owned(),
+        ticket: Ticket(1),
+        http: None,
+        is_modern: true,
+        watch: Watch::Standing,
+        headers: Vec::new(),
+    };
+    scene.link.forward(forwarded).await;
+    scene
+        .forward(2, r#"{"jsonrpc":"2.0","id":2,"method":"x"}"#)
+        .await;
+    let idle = scene.link.idle();
+    tokio::pin!(idle);
+    assert_eq!(idle.as_mut().now_or_never(), None);
+    scene
+        .says(json!({"jsonrpc": "2.0", "id": 2, "result": 1}))
+        .await;
+    idle.await;
+}
+
+#[tokio::test]
+async fn what_has_ended_is_not_started_again() {
+    let mut scene = Scene::new().await;
+    scene.link.closed("it ended");
+    // The answer to what it asked is nobody's.
+    let answer = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    scene.link.post(answer, Kind::Response, None).await;
+    assert!(scene.link.starts.lock().await.is_empty());
+    scene.link.close().await;
+    scene
+        .forward(1, r#"{"jsonrpc":"2.0","id":1,"method":"x"}"#)
+        .await;
+    let told = scene.heard().await.1;
+    assert!(told.to_string().contains("the proxy has ended"), "{told}");
+    assert!(scene.link.starts.lock().await.is_empty());
+}
+
+#[tokio::test]
+async fn nothing_is_said_to_a_server_that_was_started_again_before_its_handshake() {
+    let mut scene = Scene::new().await;
+    let initialize = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"x":1.0}}"#;
+    let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    scene.link.opened(Bytes::from(initialize));
+    scene.link.handshake_answered(true);
+    scene.link.initialized(Bytes::from(initialized));
+    scene.link.is_ready.store(false, Ordering::Release);
+    let both = async {
+        tokio::join!(
+            scene.forward(1, r#"{"jsonrpc":"2.0","id":1,"method":"x"}"#),
+            scene.forward(2, r#"{"jsonrpc":"2.0","id":2,"method":"x"}"#),
+        );
+    };
+    let server = async {
+        let id = loop {
+            if let Some(text) = scene.sent().pop() {
+                let sent: Value = serde_json::from_slice(&text).unwrap();
+                assert_eq!(sent["method"], json!("initialize"));
+                break sent["id"].clone();
+            }
+            tokio::task::yield_now().await;
+        };
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(scene.sent(), Vec::<Bytes>::new());
+        scene
+            .says(json!({"jsonrpc": "2.0", "id": id, "result": {"protocolVersion": "2025-11-25"}}))
+            .await;
+    };
+    tokio::join!(both, server);
+    let sent: Vec<Value> = scene
+        .sent()
+        .iter()
+        .map(|text| serde_json::from_slice(text).unwrap())
+        .collect();
+    let methods: Vec<&Value> = sent.iter().map(|message| &message["method"]).collect();
+    assert_eq!(methods, ["notifications/initialized", "x", "x"]);
+    scene.hears_nothing();
+}
+
+#[tokio::test]
+async fn a_handshake_that_fails_holds_nothing_up_and_is_not_repeated() {
+    let mut scene = Scene::new().await;
+    let text = Bytes::from_static(br#"{"jsonrpc":"2.0","id":0,"method":"initialize"}"#);
+    let over = scene.link.opened(text.clone());
+    let forwarded = Forwarded {
+        text,
+        id: Id::from_json("0").unwrap(),
+        method: "initialize".to_owned(),
+        ticket: Ticket(1),
+        http: None,
+        is_modern: false,
+        watch: Watch::Initialize,
+        headers: Vec::new(),
+    };
+    scene.link.forward(forwarded).await;
+    scene.sent();
+    assert!(!over.is_cancelled());
+    let id = Id::from_json("0").unwrap();
+    scene.link.failed(&id, Failure::Lost("cut".to_owned()));
+    assert!(over.is_cancelled());
+    scene.heard().await;
+    scene.link.is_ready.store(false, Ordering::Release);
+    let next = r#"{"jsonrpc":"2.0","id":1,"method":"x"}"#;
+    scene.forward(2, next).await;
+    assert_eq!(scene.sent(), [Bytes::from(next)]);
+}
+
+#[tokio::test]
+async fn a_list_that_cannot_be_had_is_waited_for_once() {
+    let scene = Scene::new().await;
+    let lists = async { tokio::join!(scene.link.learn_tools(None), scene.link.learn_tools(None)) };
+    let server = async {
+        let id = loop {
+            if let Some(text) = scene.sent().pop() {
+                break serde_json::from_slice::<Value>(&text).unwrap()["id"].clone();
+            }
+            tokio::task::yield_now().await;
+        };
+        let error = json!({"code": -32601, "message": "no tools"});
+        scene
+            .says(json!({"jsonrpc": "2.0", "id": id, "error": error}))
+            .await;
+    };
+    let ((first, second), ()) = tokio::join!(lists, server);
+    assert!(first.is_err() && second.is_err());
+    assert_eq!(scene.sent(), Vec::<Bytes>::new());
+}
