@@ -49,7 +49,11 @@ impl Deliveries {
                 }
             };
             let place = match verdict {
-                Verdict::Run if !has_waited && scene.is_live_elsewhere(call.channel) => {
+                Verdict::Run
+                    if call.keyless != Keyless::Mint
+                        && !has_waited
+                        && scene.is_live_elsewhere(call.channel) =>
+                {
                     has_waited = true;
                     tokio::time::sleep(UNNOTICED_MAX).await;
                     continue;
