@@ -103,6 +103,26 @@ fn i5_field_11_a_deliberate_repeat_after_a_delivered_answer_runs() {
     });
 }
 
+/// The end of one connection and the call on another may be seen in either order.
+#[test]
+fn i5_field_12_closing_a_connection_and_calling_again_at_once_is_no_second_call() {
+    for era in Era::BOTH {
+        let setup = Setup::new();
+        let proxy = setup.listener(None);
+        let client = Client::web(proxy.address, era, None, setup.path());
+        for round in 0..40 {
+            let id = format!("r{round}");
+            let arguments = json!({"id": id, "hold": 60});
+            let lost = client.begin("append", arguments.clone(), json!({}));
+            setup.until_done("append", &id, 1);
+            client.give_up(lost);
+            let again = client.call("append", arguments, json!({}));
+            assert!(again.is_attached(), "{}", again.text);
+            assert_eq!(setup.ledger.effects("append", &id), 1);
+        }
+    }
+}
+
 /// Nothing but a later message on its connection proves that an answer arrived.
 #[test]
 fn i5_field_11_a_repeat_by_a_client_that_closes_each_connection_asks() {

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Read, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -15,6 +15,8 @@ use crate::said::Inbox;
 
 /// Longest silence of a connection.
 const SILENCE: Duration = Duration::from_secs(60);
+/// How long a connection may take to be free after the answer on it.
+const ENDING: Duration = Duration::from_millis(200);
 
 #[derive(Clone)]
 pub(crate) struct Web {
@@ -72,8 +74,10 @@ impl Web {
         self.closes = true;
     }
 
-    /// Sends a message; with an id its answer goes into the inbox.
+    /// Sends a message; with an id its answer goes into the inbox. It goes out on the connection of
+    /// the message before, if that was answered.
     pub(crate) fn send(&self, id: Option<u64>, text: &str) {
+        self.until_kept();
         let (this, text) = (self.clone(), text.to_owned());
         thread::spawn(move || this.exchange(id, &text));
     }
@@ -101,6 +105,18 @@ impl Web {
     /// Goes on in a session that another one began.
     pub(crate) fn session(&self) -> Option<String> {
         lock(&self.session).clone()
+    }
+
+    /// An answer is heard a moment before its connection is free. Not waited for if it stays open.
+    fn until_kept(&self) {
+        let until = Instant::now() + ENDING;
+        while Instant::now() < until {
+            let open: Vec<u64> = lock(&self.open).keys().copied().collect();
+            if !open.iter().any(|id| !self.inbox.answers(*id).is_empty()) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn try_exchange(&self, id: Option<u64>, text: &str) -> io::Result<u16> {
@@ -136,10 +152,16 @@ impl Web {
             }
         }
         // Given up meanwhile, it is not to be had any more.
-        let mine = id.is_none_or(|id| lock(&self.open).remove(&id).is_some());
-        if body.is_over() && mine && !self.closes {
+        let is_over = body.is_over();
+        let mut open = lock(&self.open);
+        let mine = id.is_none_or(|id| open.contains_key(&id));
+        if is_over && mine && !self.closes {
             lock(&self.idle).push(stream);
         }
+        if let Some(id) = id {
+            open.remove(&id);
+        }
+        drop(open);
         Ok(head.status)
     }
 
