@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use counterfoil_core::{OperationId, State, Timestamp};
 use counterfoil_engine::{Answer, Lookup, Reason};
+use counterfoil_store::Error;
 
-use super::{Asked, Named, Said, busy, carries_answer};
+use super::{Asked, Named, Said, Turn, busy, carries_answer};
 use crate::{
     Keyless, call,
     keyless::{KeylessCall, Pairing},
@@ -37,6 +38,11 @@ impl Session {
         let voice = self.voice_of(asked, Dialect::None);
         let of_nothing = |said: say::Said| Said::of_nothing(said.message(&asked.call.id));
         let keyless = self.keyless_call(asked, keyless);
+        match self.follows(asked, &keyless).await {
+            Ok(true) => {}
+            Ok(false) => return of_nothing(voice.answer(&busy(), None)),
+            Err(error) => return of_nothing(voice.answer(&Reason::from(error).into(), None)),
+        }
         for _ in 0..JUDGED_MAX {
             let now = self.shared.engine.now();
             let (pairing, delivery) = match self.shared.deliveries.pair(&keyless, now).await {
@@ -97,16 +103,35 @@ impl Session {
     }
 }
 
+impl Session {
+    /// Waits until what its client called before it is reserved, where it matters: a call must not
+    /// be paired with an earlier one across another change, and only reserved ones can be seen.
+    /// `false`: that takes too long.
+    async fn follows(&self, asked: &Asked, call: &KeylessCall) -> Result<bool, Error> {
+        let before = asked.turn.before.as_ref();
+        let Some(before) = before.filter(|before| !before.is_cancelled()) else {
+            return Ok(true);
+        };
+        let now = self.shared.engine.now();
+        if !self.shared.deliveries.would_attach(call, now).await? {
+            return Ok(true);
+        }
+        Ok(Turn::after(before).await)
+    }
+}
+
 /// It speaks of an operation that somebody else began.
 const fn is_of_a_rival(answer: &Answer) -> bool {
     match answer {
-        Answer::Replayed { .. } => true,
+        Answer::Replayed { .. } | Answer::Asked { replayed: true, .. } => true,
         Answer::Refused(refusal) => {
             refusal.operation_id.is_some()
                 || matches!(refusal.reason, Reason::InProgress { .. } | Reason::Conflict)
         }
         Answer::Ran { .. }
-        | Answer::Asked { .. }
+        | Answer::Asked {
+            replayed: false, ..
+        }
         | Answer::Failed { .. }
         | Answer::NotRecorded { .. } => false,
     }

@@ -416,3 +416,25 @@ async fn i3_what_was_looked_for_too_early_proves_nothing() {
     let told = scene.heard().await;
     assert_ne!(code(&told), "outcome_unknown", "{told}");
 }
+
+/// On one stream, without waiting for an answer in between.
+#[tokio::test]
+async fn i5_a_write_cancelled_then_another_then_the_first_again_in_one_go_is_not_attached() {
+    for _ in 0..20 {
+        let mut scene = Scene::new().await;
+        scene.calls(1, json!({"n": 1})).await;
+        scene.sent().await;
+        let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+        scene.client_says(cancelled).await;
+        scene
+            .server_says(json!({"jsonrpc": "2.0", "id": 1, "result": done()}))
+            .await;
+        scene.calls(2, json!({"n": 2})).await;
+        scene.calls(3, json!({"n": 1})).await;
+        let mut told = scene.heard().await;
+        if told["id"] == json!(2) {
+            told = scene.heard().await;
+        }
+        assert_eq!(code(&told), "possible_duplicate", "{told}");
+    }
+}

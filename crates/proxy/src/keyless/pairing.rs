@@ -85,6 +85,23 @@ impl Deliveries {
         })
     }
 
+    /// Whether it would be paired, as things stand. Nothing is claimed.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) async fn would_attach(
+        &self,
+        call: &KeylessCall,
+        now: Timestamp,
+    ) -> Result<bool, Error> {
+        if call.keyless != Keyless::Attach {
+            return Ok(false);
+        }
+        let mut scene = self.inner.gather(call, now).await?;
+        let verdict = self.inner.judged(call, &mut scene, now).await?;
+        Ok(matches!(verdict, Verdict::Attach(_)))
+    }
+
     /// Claims the answer of `seen` for `call`, in one transaction; `None` if another was quicker.
     async fn claim(
         &self,
