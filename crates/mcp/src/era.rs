@@ -210,23 +210,39 @@ pub(crate) fn check_params(
             Some(Json::Null | Json::Array(_) | Json::Object(_)) | None => None,
         };
         let given = headers.params.iter().find(|(header, _)| header == name);
-        let given = given.map(|(_, value)| decoded(value));
-        let fits = match (&expected, &given) {
-            (None, None) => true,
-            (Some(expected), Some(Some(given))) => {
-                given == expected
-                    || matches!(value, Some(Json::Number(_)))
-                        && given.parse::<f64>().ok() == expected.parse::<f64>().ok()
-            }
-            (None, Some(_)) | (Some(_), None | Some(None)) => false,
-        };
-        if !fits {
-            return Err(mismatch(format!(
-                "Header mismatch: {name} does not match the argument"
-            )));
-        }
+        let given = given.map(|(_, value)| value.as_str());
+        let is_number = matches!(value, Some(Json::Number(_)));
+        check_param(name, given, expected.as_deref(), is_number)?;
     }
     Ok(())
+}
+
+/// Whether the `Mcp-Param-*` header `name` says what the argument says: `expected` is that as plain
+/// text, `None` if it is absent or no plain value. Numbers are the same however they are written.
+///
+/// # Errors
+/// -32020 (400) if it says something else, cannot be read, or only one of both is there.
+pub fn check_param(
+    name: &str,
+    header: Option<&str>,
+    expected: Option<&str>,
+    is_number: bool,
+) -> Result<(), RpcError> {
+    let given = header.map(decoded);
+    let fits = match (expected, &given) {
+        (None, None) => true,
+        (Some(expected), Some(Some(given))) => {
+            given == expected
+                || is_number && given.parse::<f64>().ok() == expected.parse::<f64>().ok()
+        }
+        (None, Some(_)) | (Some(_), None | Some(None)) => false,
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(mismatch(format!(
+        "Header mismatch: {name} does not match the argument"
+    )))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 
 pub use crate::{
     era::{
-        CAPABILITIES_KEY, LEGACY, MODERN, VERSION_KEY, check_method, check_name, check_version,
-        subject_of,
+        CAPABILITIES_KEY, LEGACY, MODERN, VERSION_KEY, check_method, check_name, check_param,
+        check_version, subject_of,
     },
     http::{
         for_now,

@@ -16,6 +16,9 @@ use crate::wire::HttpFacts;
 /// Most `Mcp-Param-*` headers of one request that are passed on.
 const PARAMS_MAX: usize = 64;
 
+/// Methods of the extension for tasks, whose `Mcp-Name` is the task's.
+const TASKS: [&str; 3] = ["tasks/get", "tasks/update", "tasks/cancel"];
+
 /// The two ways to speak MCP over HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Era {
@@ -45,6 +48,8 @@ struct Params<'a> {
     name: Option<&'a RawValue>,
     #[serde(borrow)]
     uri: Option<&'a RawValue>,
+    #[serde(borrow, rename = "taskId")]
+    task: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -78,6 +83,7 @@ impl<'a> Spoken<'a> {
         let subject = match subject_of(method) {
             Some("name") => params.name,
             Some("uri") => params.uri,
+            Some(_) | None if TASKS.contains(&method) => params.task,
             Some(_) | None => None,
         };
         let version = meta.version.and_then(text);

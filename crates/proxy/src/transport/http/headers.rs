@@ -93,7 +93,8 @@ pub(super) fn of(
         Kind::Notification { method } => (Some(method.as_str()), None),
         Kind::Response => (None, None),
     };
-    let is_handshake = method == Some("initialize");
+    // Whoever speaks a revision without a handshake is told so by the server, as by itself.
+    let is_handshake = method == Some("initialize") && !is_modern(outbound.version.as_deref());
     let client = outbound.http.iter().flat_map(|facts| &facts.headers);
     let from_client = client
         .clone()
