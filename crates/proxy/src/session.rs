@@ -15,7 +15,10 @@ use counterfoil_mcp::framing::{
     FramingLimits, Id, Incoming as Read, Message, Notification, Request, RpcError, error_text, read,
 };
 use serde_json::value::RawValue;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
 
 use crate::{
     call::{CallParams, check_param_headers},
@@ -75,6 +78,15 @@ struct Calls {
     under_way: HashMap<Ticket, (Id, Arc<Stop>)>,
     /// Answered, the latest last.
     answered: VecDeque<(Id, Delivery)>,
+    /// Answers that are being written; each completes when it is known what became of it.
+    handing: Vec<CancellationToken>,
+}
+
+impl Calls {
+    fn being_handed(&self) -> Vec<CancellationToken> {
+        let open = self.handing.iter().filter(|token| !token.is_cancelled());
+        open.cloned().collect()
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -358,6 +370,7 @@ impl Session {
             }
             let entry = (id, Arc::clone(&stop));
             calls.under_way.insert(incoming.ticket, entry);
+            turn.handing = calls.being_handed();
             // What comes by HTTP comes on connections of its own, in no order.
             if call.http.is_none() {
                 turn.before = calls.latest.replace(turn.sent.clone());
@@ -367,6 +380,7 @@ impl Session {
         self.tasks.spawn(async move {
             let ticket = call.ticket;
             let _sent = turn.sent.clone().drop_guard();
+            turn.after_handing().await;
             session.guard(call, stop, turn).await;
             locked(&session.calls).under_way.remove(&ticket);
         });
@@ -386,6 +400,16 @@ impl Session {
             calls.answered.push_back((id, delivery.clone()));
         }
         true
+    }
+
+    /// An answer begins to be written. Until this is dropped it is not known what became of it,
+    /// and a call that comes meanwhile waits: its client may have read the answer already.
+    pub(crate) fn begins_handing(&self) -> DropGuard {
+        let token = CancellationToken::new();
+        let mut calls = locked(&self.calls);
+        calls.handing.retain(|other| !other.is_cancelled());
+        calls.handing.push(token.clone());
+        token.drop_guard()
     }
 
     /// Hands an answer over without waiting until it is written.

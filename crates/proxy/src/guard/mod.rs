@@ -1,6 +1,8 @@
 //! A call of a mutating tool: its key, what is known of it, its one run, its answer.
 
 mod dispatch;
+#[cfg(test)]
+mod handing_tests;
 mod paired;
 mod reconcile;
 mod running;
@@ -103,6 +105,7 @@ impl Session {
         if !self.begins_answer(ticket, said.delivery.as_ref()) {
             return;
         }
+        let _handing = said.delivery.as_ref().map(|_| self.begins_handing());
         let handed = self.client.answer(ticket, said.text).await;
         let Some(delivery) = said.delivery else {
             return;

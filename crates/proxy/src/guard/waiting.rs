@@ -64,9 +64,22 @@ pub(crate) struct Turn {
     pub(crate) before: Option<CancellationToken>,
     /// Completed when this one is.
     pub(crate) sent: CancellationToken,
+    /// Answers that were being written when the call came.
+    pub(crate) handing: Vec<CancellationToken>,
 }
 
 impl Turn {
+    /// Waits, within the same bound, until it is known what became of the answers that were being
+    /// written: the client may have had them before it said this.
+    pub(crate) async fn after_handing(&self) {
+        let all = async {
+            for handing in &self.handing {
+                handing.cancelled().await;
+            }
+        };
+        let _ = tokio::time::timeout(TURN_MAX, all).await;
+    }
+
     /// Waits for one before, at most [`TURN_MAX`]: order is not worth more. Whether it is done.
     pub(crate) async fn after(before: &CancellationToken) -> bool {
         let done = tokio::time::timeout(TURN_MAX, before.cancelled()).await;
