@@ -187,6 +187,7 @@ impl Engine {
             never = &mut renewals => match never {},
         };
         let (outcome, reason) = match outcome {
+            Ok(outcome @ Outcome::Lost { .. }) => (outcome, "no answer came"),
             Ok(outcome) => (outcome, "answered"),
             Err(_panic) => (Outcome::Lost { timed_out: false }, "handler panicked"),
         };

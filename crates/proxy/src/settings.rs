@@ -134,13 +134,18 @@ pub struct Settings {
     pub timeout: Duration,
     /// Largest stored result, in bytes. Default 262,144.
     pub result_bytes_max: usize,
-    /// How long a client usually waits for an answer: a later one proves no delivery, and an
-    /// identical call within it is taken for a second one on purpose. Default 10 s.
+    /// How long a client usually waits for an answer: a later one proves no delivery. Default 10 s.
     pub client_patience: Duration,
+    /// How soon after another an identical call is taken for one of two at once, on purpose. A
+    /// client that has given up without a word comes later. At most `client_patience` counts. Default 1 s.
+    pub parallel_within: Duration,
     /// For how long a call without a key is paired after the evidence. Default 2 min.
     pub attach_for: Duration,
     /// For how long an unproven delivery makes an identical call ask. Default 24 h.
     pub ask_for: Duration,
+    /// The same for an answer that was written in time, and after which nothing came on that
+    /// connection: mostly the last one of a conversation. At most `ask_for`. Default 15 min.
+    pub ask_for_written: Duration,
     /// How old a finished result of a tool that says nothing of itself may be when it is handed to
     /// a paired call. Default 5 s.
     pub unannotated_fresh_for: Duration,
@@ -222,8 +227,10 @@ impl Settings {
             timeout: Duration::from_secs(120),
             result_bytes_max: 262_144,
             client_patience: Duration::from_secs(10),
+            parallel_within: Duration::from_secs(1),
             attach_for: Duration::from_secs(120),
             ask_for: Duration::from_secs(24 * 3600),
+            ask_for_written: Duration::from_secs(15 * 60),
             unannotated_fresh_for: Duration::from_secs(5),
             drain_for: Duration::from_secs(10),
             restart: Restart::default(),

@@ -12,10 +12,14 @@ use crate::settings::Settings;
 pub(super) struct Windows {
     /// How long a client usually waits for an answer.
     pub(crate) client_patience: Duration,
+    /// How soon after another an identical call is one of two at once.
+    pub(crate) parallel_within: Duration,
     /// For how long a call is paired after the evidence.
     pub(crate) attach_for: Duration,
     /// For how long an unproven delivery makes an identical call ask.
     pub(crate) ask_for: Duration,
+    /// The same for an answer that was written in time.
+    pub(crate) ask_for_written: Duration,
     /// How old a finished result of a tool that says nothing of itself may be when it is attached.
     pub(crate) unannotated_fresh_for: Duration,
     /// How long receipts are kept. No number of a call's keys is forgotten before that.
@@ -28,8 +32,10 @@ impl Windows {
     pub(crate) fn of(settings: &Settings) -> Self {
         Self {
             client_patience: settings.client_patience,
+            parallel_within: settings.parallel_within.min(settings.client_patience),
             attach_for: settings.attach_for,
             ask_for: settings.ask_for,
+            ask_for_written: settings.ask_for_written.min(settings.ask_for),
             unannotated_fresh_for: settings.unannotated_fresh_for,
             tombstone_for: settings.tombstone_for.max(settings.replay_for),
         }
@@ -204,7 +210,7 @@ fn bearing(call: &Earlier, new: &New, windows: &Windows) -> Bearing {
         let parallel = call.live
             && !call.paired
             && call.handing == Handing::Open
-            && new.now.since(call.started_at) < windows.client_patience;
+            && new.now.since(call.started_at) < windows.parallel_within;
         return if parallel {
             Bearing::Nothing
         } else {
@@ -281,5 +287,23 @@ fn is_old(call: &Earlier, new: &New, windows: &Windows) -> bool {
         .into_iter()
         .flatten()
         .fold(call.started_at, Timestamp::max);
-    new.now.since(latest) > windows.ask_for
+    let written_in_time = match (call.handing, call.standing) {
+        // What is unknown is no answer.
+        (_, Standing::Unknown { .. }) => false,
+        (Handing::Presumed { at }, _) => at.since(call.started_at) <= windows.client_patience,
+        (
+            Handing::Open
+            | Handing::Undelivered { .. }
+            | Handing::Told { .. }
+            | Handing::Confirmed { .. }
+            | Handing::Doubted { .. },
+            _,
+        ) => false,
+    };
+    let window = if written_in_time {
+        windows.ask_for_written
+    } else {
+        windows.ask_for
+    };
+    new.now.since(latest) > window
 }

@@ -537,7 +537,15 @@ impl World {
         };
         let known = [Some(latest.started), said, unknown, done];
         let youngest = known.into_iter().flatten().map(ago).min();
-        if youngest.is_none_or(|youngest| youngest > WINDOWS.ask_for) {
+        let written_in_time = unknown.is_none()
+            && matches!(latest.truth, Truth::Flushed(at)
+                if at.since(latest.started) <= WINDOWS.client_patience);
+        let window = if written_in_time {
+            WINDOWS.ask_for_written
+        } else {
+            WINDOWS.ask_for
+        };
+        if youngest.is_none_or(|youngest| youngest > window) {
             return Bearing::Nothing;
         }
         let proven = match latest.truth {
@@ -558,7 +566,7 @@ impl World {
                 && !latest.paired
                 && latest.process == self.process_of(client)
                 && latest.delivery.is_some()
-                && ago(latest.started) < WINDOWS.client_patience;
+                && ago(latest.started) < WINDOWS.parallel_within;
             return if parallel {
                 Bearing::Nothing
             } else {

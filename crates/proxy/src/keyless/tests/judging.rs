@@ -93,7 +93,7 @@ fn i5_a_proven_answer_runs_and_an_unproven_one_asks() {
 fn i5_two_parallel_calls_run_only_while_the_first_ones_client_surely_waits() {
     let parallel = Earlier {
         live: true,
-        started_at: ago(9_999),
+        started_at: ago(999),
         standing: Standing::Running,
         ..earlier(Handing::Open)
     };
@@ -102,7 +102,7 @@ fn i5_two_parallel_calls_run_only_while_the_first_ones_client_surely_waits() {
         ..parallel
     };
     let long = Earlier {
-        started_at: ago(10_000),
+        started_at: ago(1_000),
         ..parallel
     };
     let of_a_dead_process = Earlier {
@@ -243,6 +243,30 @@ fn i5_after_ask_for_nobody_asks() {
     };
     assert_eq!(verdict(call(day)), Verdict::Ask(0));
     assert_eq!(verdict(call(day + 1)), Verdict::Run);
+}
+
+#[test]
+fn i5_what_was_written_in_time_is_asked_about_for_a_while() {
+    let minutes = 15 * 60_000;
+    let call = |took, millis| Earlier {
+        started_at: ago(millis + took),
+        standing: Standing::Finished {
+            at: ago(millis + 1),
+        },
+        channel: Channel([9; 16]),
+        ..earlier(Handing::Presumed { at: ago(millis) })
+    };
+    assert_eq!(verdict(call(5, minutes)), Verdict::Ask(0));
+    assert_eq!(verdict(call(5, minutes + 1)), Verdict::Run);
+    // Late, it may have been thrown away.
+    assert_eq!(verdict(call(10_001, minutes + 1)), Verdict::Ask(0));
+    let unknown = Earlier {
+        standing: Standing::Unknown {
+            since: ago(minutes + 1),
+        },
+        ..call(5, minutes + 1)
+    };
+    assert_eq!(verdict(unknown), Verdict::Ask(0));
 }
 
 #[test]

@@ -24,8 +24,10 @@ use crate::{
 
 pub(super) const WINDOWS: Windows = Windows {
     client_patience: Duration::from_secs(10),
+    parallel_within: Duration::from_secs(1),
     attach_for: Duration::from_secs(120),
     ask_for: Duration::from_secs(24 * 3600),
+    ask_for_written: Duration::from_secs(15 * 60),
     unannotated_fresh_for: Duration::from_secs(5),
     tombstone_for: Duration::from_secs(30 * 24 * 3600),
 };
