@@ -26,17 +26,11 @@ pub(super) fn measure(bench: &Bench, report: &mut Report) -> Result<(), Error> {
     let (mut different, _) = proxy::proxied(bench, "proxy different")?;
     let (mut keyed, _) = proxy::proxied(bench, "proxy keyed")?;
     let keys = Call::Keyed(Series::new(Kind::TimeOrdered)?);
+    let plain = Plain::open(&bench.folder.join("plain.db"))?;
     for in_flight in [1, 64] {
         let mut flushes_us = Vec::new();
-        let mut runs = [
+        let mut runs = vec![
             writing("direct", &mut direct, Call::Different, in_flight, bench),
-            writing(
-                "no key, the same arguments",
-                &mut same,
-                Call::Same,
-                in_flight,
-                bench,
-            ),
             writing(
                 "no key, other arguments",
                 &mut different,
@@ -45,16 +39,33 @@ pub(super) fn measure(bench: &Bench, report: &mut Report) -> Result<(), Error> {
                 bench,
             ),
             writing("UUIDv7 keys", &mut keyed, keys, in_flight, bench),
-            Run::new("fdatasync of a page, beside these", || {
-                flushes(&bench.folder, &mut flushes_us)
-            }),
         ];
+        if in_flight == 1 {
+            // Many of these at once are judged one after the other, and beyond a bound asked about:
+            // that is no load to measure.
+            runs.push(writing(
+                "no key, the same arguments",
+                &mut same,
+                Call::Same,
+                in_flight,
+                bench,
+            ));
+        }
+        let guarded = runs.len();
+        runs.push(Run::new("fdatasync of a page, beside these", || {
+            flushes(&bench.folder, &mut flushes_us)
+        }));
+        runs.push(Run::new("plain commit of a row, beside these", || {
+            plain.commits()
+        }));
         let figures = alternating(&mut runs, &bench.scale)?;
         drop(runs);
         for figure in &figures {
             report.figure(figure);
         }
-        judge(&figures, in_flight, &flushes_us, report)?;
+        if let (Some(calls), Some(commit)) = (figures.get(..guarded), figures.last()) {
+            judge(calls, in_flight, &flushes_us, commit, report)?;
+        }
     }
     Ok(())
 }
@@ -76,9 +87,10 @@ fn judge(
     figures: &[Figure],
     in_flight: usize,
     flushes_us: &[u32],
+    commit: &Figure,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let [direct, guarded @ .., _] = figures else {
+    let [direct, guarded @ ..] = figures else {
         return Ok(());
     };
     let flush_ms = median(flushes_us.iter().map(|micros| f64::from(*micros) / 1000.0))
@@ -89,6 +101,11 @@ fn judge(
             let (p50, p99) = (figure.p50_ms - direct.p50_ms, figure.p99_ms - direct.p99_ms);
             report.quantity(format!("{name}: p50 added"), p50 * 1000.0, "us");
             report.quantity(format!("{name}: p99 added"), p99 * 1000.0, "us");
+            report.quantity(
+                format!("{name}: p50 added, in plain commits"),
+                p50 / commit.p50_ms,
+                "times",
+            );
             report.at_most(
                 &format!("proxy, {name}: p50 added / fdatasync"),
                 2.0,
@@ -101,6 +118,33 @@ fn judge(
         }
     }
     Ok(())
+}
+
+/// What a durable commit of one row costs in the same kind of database, with nothing around it.
+struct Plain(rusqlite::Connection);
+
+impl Plain {
+    fn open(path: &Path) -> Result<Self, Error> {
+        let connection = rusqlite::Connection::open(path)?;
+        connection.execute_batch(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
+             CREATE TABLE rows (id INTEGER PRIMARY KEY, text TEXT NOT NULL) STRICT;",
+        )?;
+        Ok(Self(connection))
+    }
+
+    fn commits(&self) -> Result<crate::load::Round, Error> {
+        let begun = Instant::now();
+        let mut latencies_us = Vec::with_capacity(FLUSHES);
+        for _ in 0..FLUSHES {
+            let start = Instant::now();
+            self.0
+                .prepare_cached("INSERT INTO rows (text) VALUES (?1)")?
+                .execute([crate::piped::WORDS])?;
+            latencies_us.push(u32::try_from(start.elapsed().as_micros()).unwrap_or(u32::MAX));
+        }
+        crate::load::Round::from_latencies(latencies_us, begun.elapsed())
+    }
 }
 
 /// Pages written and flushed one after the other, over a file that has its size already, as the
