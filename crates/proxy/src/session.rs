@@ -258,6 +258,7 @@ impl Session {
         is_modern: bool,
         headers: Vec<(String, String)>,
     ) {
+        let is_reading = request.method == "tools/call";
         let forwarded = Forwarded {
             id: request.id,
             method: request.method.into_owned(),
@@ -267,6 +268,8 @@ impl Session {
             is_modern,
             watch,
             headers,
+            // Of the calls of tools only those that read come this way.
+            is_reading,
         };
         self.link.forward(forwarded).await;
     }

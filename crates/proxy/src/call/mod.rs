@@ -6,7 +6,7 @@ mod key;
 mod outgoing;
 
 pub(crate) use arguments::{Guarded, check_param_headers, param_headers};
-pub(crate) use key::{Elsewhere, Place};
+pub(crate) use key::{Elsewhere, Place, TakenKey};
 pub(crate) use outgoing::{Outgoing, outgoing};
 
 use std::borrow::Cow;
@@ -75,6 +75,12 @@ impl<'a> CallParams<'a> {
     /// The arguments as they are spelled.
     pub(crate) fn arguments(&self) -> Option<&'a str> {
         self.params.get("arguments")
+    }
+
+    /// One argument as it is spelled; `null` is none.
+    pub(crate) fn argument(&self, name: &str) -> Option<&'a str> {
+        let argument = self.arguments.as_ref()?.get(name)?;
+        (argument != "null").then_some(argument)
     }
 
     /// `_meta.progressToken` as it is spelled; `null` is none.

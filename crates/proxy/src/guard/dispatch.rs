@@ -102,6 +102,7 @@ impl Session {
         let params = CallParams::read(&call.params).map_err(|_| not_sent("it cannot be read"))?;
         let (id, token) = self.link.name_for(&call.id, params.progress_token());
         let argument = match provider {
+            Some(ProviderKey::Argument(_)) if asked.has_provider_key => None,
             Some(ProviderKey::Argument(name)) => Some((name.as_str(), provider_key)),
             Some(ProviderKey::Header(_)) | None => None,
         };

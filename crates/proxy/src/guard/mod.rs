@@ -23,11 +23,12 @@ use counterfoil_mcp::framing::{Id, RpcError, codes, error_text, result_text};
 
 use crate::{
     Keyless,
-    call::{self, CallParams, Elsewhere, Guarded, Place},
+    call::{self, CallParams, Elsewhere, Guarded, Place, TakenKey},
     catalog::{KEY_ARGUMENT, Tool},
     keyless::{CallDigest, Channel, Delivery},
     link::{Forwarded, Watch},
     own_tools::Asker,
+    raw,
     say::{Dialect, Refused, Voice},
     session::Session,
     settings::ProviderKey,
@@ -84,6 +85,8 @@ struct Asked {
     replaced: bool,
     /// The caller's own key goes to a tool that has a parameter for it.
     forwarded_key: Option<Key>,
+    /// The caller has given the key that the upstream honours itself.
+    has_provider_key: bool,
     stop: Arc<Stop>,
     turn: Turn,
 }
@@ -204,6 +207,7 @@ impl Session {
             is_modern: call.is_modern,
             watch: Watch::Nothing,
             headers,
+            is_reading: tool.is_some(),
         };
         self.link.forward(forwarded).await;
     }
@@ -223,6 +227,7 @@ impl Session {
             tool: &call.name,
             key_argument,
             own_tools: self.shared.settings.own_tools.as_deref(),
+            is_found_out: false,
         }
     }
 
@@ -251,7 +256,23 @@ impl Session {
             outside: None,
         };
         let params = CallParams::read(&call.params)?;
-        let taken = params.take_key(&tool, &settings.meta_prefix, elsewhere)?;
+        let policy = settings.tool(&call.name);
+        // A key that the upstream honours, given by the caller itself: it is the key of this call.
+        let given = match &policy.provider_key {
+            Some(ProviderKey::Argument(name)) => params.argument(name).and_then(raw::string),
+            Some(ProviderKey::Header(_)) | None => None,
+        };
+        let by_caller = given.and_then(|text| Key::new(text).ok());
+        let has_provider_key = by_caller.is_some();
+        let taken = params
+            .take_key(&tool, &settings.meta_prefix, elsewhere)?
+            .or_else(|| {
+                Some(TakenKey {
+                    key: by_caller?,
+                    place: Place::Argument,
+                    replaced: false,
+                })
+            });
         let canonical = params.canonical(&tool)?;
         let inputs = params.inputs()?;
         let request_state = params.request_state().map(str::to_owned);
@@ -267,7 +288,6 @@ impl Session {
             &call.name,
             &canonical,
         );
-        let policy = settings.tool(&call.name);
         let keyless = policy.keyless.unwrap_or(settings.keyless);
         let asked = Asked {
             replaced: taken.as_ref().is_some_and(|taken| taken.replaced),
@@ -278,6 +298,7 @@ impl Session {
             canonical,
             digest,
             inputs,
+            has_provider_key,
             stop: Arc::clone(stop),
             turn,
         };
@@ -368,6 +389,7 @@ impl Session {
         };
         let policy = self.shared.settings.tool(&asked.call.name);
         let provider = match &policy.provider_key {
+            Some(ProviderKey::Argument(_)) if asked.has_provider_key => None,
             Some(ProviderKey::Argument(name)) => Some(name.as_str()),
             Some(ProviderKey::Header(_)) | None => None,
         };
@@ -412,8 +434,12 @@ impl Session {
                 (answer, Some(delivery))
             }
         };
-        let answer = self.looked_into(asked, &named, answer).await;
-        let said = self.voice_of(asked, dialect).answer(&answer, None);
+        let (answer, is_found_out) = self.looked_into(asked, &named, answer).await;
+        let voice = Voice {
+            is_found_out,
+            ..self.voice_of(asked, dialect)
+        };
+        let said = voice.answer(&answer, None);
         Said {
             is_answer: carries_answer(&answer),
             text: said.message(&asked.call.id),

@@ -10,7 +10,7 @@ use super::{Asked, Named, Said, Turn, busy, carries_answer};
 use crate::{
     Keyless, call,
     keyless::{KeylessCall, Pairing},
-    say::{self, Dialect, Refused},
+    say::{self, Dialect, Refused, Voice},
     session::Session,
 };
 
@@ -61,6 +61,7 @@ impl Session {
                     return of_nothing(voice.refuse(&Refused::PossibleDuplicate {
                         operation_id,
                         state,
+                        age: now.since(made_at(operation_id)),
                     }));
                 }
                 Pairing::Run(key) => (key, keyless.operation.clone(), false),
@@ -88,10 +89,14 @@ impl Session {
                 delivery.discard();
                 continue;
             }
-            let answer = self.looked_into(asked, &named, answer).await;
+            let (answer, is_found_out) = self.looked_into(asked, &named, answer).await;
             let since = answer.operation_id().filter(|_| is_attached && !ran);
             let now = self.shared.engine.now();
             let attached = since.map(|operation_id| now.since(made_at(operation_id)));
+            let voice = Voice {
+                is_found_out,
+                ..voice
+            };
             let said = voice.answer(&answer, attached);
             return Said {
                 is_answer: carries_answer(&answer),

@@ -20,26 +20,27 @@ use crate::{
 const READ_FOR: Duration = Duration::from_secs(30);
 
 impl Session {
-    /// An unknown outcome is looked into, where a recipe says how; any other answer stays.
+    /// An unknown outcome is looked into, where a recipe says how; any other answer stays. Whether
+    /// that was the outcome of this very call, and it is now known.
     pub(super) async fn looked_into(
         self: &Arc<Self>,
         asked: &Arc<Asked>,
         named: &Named,
         answer: Answer,
-    ) -> Answer {
+    ) -> (Answer, bool) {
         let Answer::Refused(Refusal {
-            reason: Reason::Unknown { .. },
+            reason: Reason::Unknown { first, .. },
             operation_id: Some(operation_id),
         }) = answer
         else {
-            return answer;
+            return (answer, false);
         };
         let policy = self.shared.settings.tool(&asked.call.name);
         let Some(recipe) = policy.reconcile else {
-            return answer;
+            return (answer, false);
         };
         let Some(verdict) = self.looked_up(asked, &recipe, operation_id).await else {
-            return answer;
+            return (answer, false);
         };
         let reason = match verdict {
             Verdict::Happened => "a reading tool shows that it happened",
@@ -58,11 +59,14 @@ impl Session {
             .await;
         if let Err(error) = recorded {
             tracing::warn!(%operation_id, %error, "what was found out was not recorded");
-            return answer;
+            return (answer, false);
         }
         match engine.look_up(self.engine_call(asked, named)).await {
-            Lookup::Answered(answer) => answer,
-            Lookup::Ready(_) => answer,
+            Lookup::Answered(found) => {
+                let is_found_out = first && is_verdict(&found);
+                (found, is_found_out)
+            }
+            Lookup::Ready(_) => (answer, false),
         }
     }
 
@@ -119,6 +123,17 @@ impl Session {
         }
         settled.then_some(Verdict::NotHappened)
     }
+}
+
+/// What a verdict makes of an operation, as opposed to its late answer.
+const fn is_verdict(answer: &Answer) -> bool {
+    matches!(
+        answer,
+        Answer::Refused(Refusal {
+            reason: Reason::Committed { retry_after: None } | Reason::NotHappened,
+            ..
+        })
+    )
 }
 
 /// All text of a tool's result; `None` if it is no success.

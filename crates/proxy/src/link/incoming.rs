@@ -170,8 +170,14 @@ impl Link {
                 ticket,
                 original,
                 is_modern,
+                again,
                 ..
             } => {
+                let is_expired = self.current().is_some_and(|up| up.is_expired());
+                if let (Some(again), true, Some(me)) = (again, is_expired, self.me.upgrade()) {
+                    tokio::spawn(async move { me.forward_once(*again, false).await });
+                    return;
+                }
                 let id = original.as_ref().unwrap_or(id);
                 self.refuse(ticket, id, is_modern, &why);
             }

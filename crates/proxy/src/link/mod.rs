@@ -57,7 +57,20 @@ pub(crate) enum Watch {
     },
 }
 
+/// Requests that change nothing.
+const READING: [&str; 8] = [
+    "completion/complete",
+    "ping",
+    "prompts/get",
+    "prompts/list",
+    "resources/list",
+    "resources/read",
+    "resources/templates/list",
+    "tools/list",
+];
+
 /// A client's request that is passed on.
+#[derive(Clone)]
 pub(crate) struct Forwarded {
     /// It, as it came.
     pub(crate) text: Bytes,
@@ -75,6 +88,8 @@ pub(crate) struct Forwarded {
     pub(crate) watch: Watch,
     /// Headers made from it.
     pub(crate) headers: Vec<(String, String)>,
+    /// It is known to change nothing.
+    pub(crate) is_reading: bool,
 }
 
 /// The connection to the upstream of one session.
@@ -197,6 +212,15 @@ impl Link {
 
     /// Passes a client's request on; its answer goes to the client.
     pub(crate) async fn forward(&self, request: Forwarded) {
+        self.forward_once(request, true).await;
+    }
+
+    /// `again`: if it only reads and its session has ended, it is sent once more in a new one. A
+    /// client on a pipe cannot make one.
+    pub(super) async fn forward_once(&self, request: Forwarded, again: bool) {
+        let is_reading = request.is_reading || READING.contains(&request.method.as_str());
+        let again = (again && is_reading && self.is_http() && !request.is_modern)
+            .then(|| Box::new(request.clone()));
         let Forwarded {
             mut text,
             id,
@@ -206,6 +230,7 @@ impl Link {
             is_modern,
             watch,
             headers,
+            is_reading: _,
         } = request;
         let up = match self.connect().await {
             Ok(up) => up,
@@ -241,6 +266,7 @@ impl Link {
                     original,
                     is_modern,
                     watch,
+                    again,
                 },
                 about: Some(ticket),
                 token: None,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use counterfoil_mcp::framing::Id;
 use tokio::sync::oneshot;
 
-use super::Watch;
+use super::{Forwarded, Watch};
 use crate::{
     raw::{self, Object},
     wire::{Failure, Ticket},
@@ -19,6 +19,8 @@ pub(super) enum Waiter {
         original: Option<Id>,
         is_modern: bool,
         watch: Watch,
+        /// What is sent once more if its session has ended.
+        again: Option<Box<Forwarded>>,
     },
     /// Somebody here.
     Here(oneshot::Sender<Result<Bytes, Failure>>),

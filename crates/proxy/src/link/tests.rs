@@ -42,6 +42,7 @@ impl Scene {
             is_modern: false,
             watch: Watch::Nothing,
             headers: Vec::new(),
+            is_reading: false,
         };
         self.link.forward(forwarded).await;
     }
@@ -285,6 +286,7 @@ async fn a_subscription_does_not_hold_up_the_end() {
         is_modern: true,
         watch: Watch::Standing,
         headers: Vec::new(),
+        is_reading: false,
     };
     scene.link.forward(forwarded).await;
     scene
@@ -373,6 +375,7 @@ async fn a_handshake_that_fails_holds_nothing_up_and_is_not_repeated() {
         is_modern: false,
         watch: Watch::Initialize,
         headers: Vec::new(),
+        is_reading: false,
     };
     scene.link.forward(forwarded).await;
     scene.sent();

@@ -104,6 +104,21 @@ pub(super) fn error_code(text: &[u8]) -> Option<i64> {
     Some(envelope.error.code)
 }
 
+/// Whether a JSON-RPC error speaks of the session. Servers that have lost theirs do not all say 404:
+/// some answer 400, with an error that is meant for nobody.
+pub(super) fn speaks_of_session(text: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Envelope {
+        error: Body,
+    }
+    #[derive(Deserialize)]
+    struct Body {
+        message: String,
+    }
+    serde_json::from_slice::<Envelope>(text)
+        .is_ok_and(|said| said.error.message.to_ascii_lowercase().contains("session"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,5 +166,18 @@ mod tests {
                 br#"{"jsonrpc":"2.0", "id": "a\/b" ,"result":{}}"#
             ))
         );
+    }
+
+    #[test]
+    fn a_server_that_lost_a_session_is_understood() {
+        let error = |message: &str| {
+            let said = format!(
+                "{{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{{\"code\":-32000,\"message\":\"{message}\"}}}}"
+            );
+            speaks_of_session(said.as_bytes())
+        };
+        assert!(error("Bad Request: No valid session ID provided"));
+        assert!(!error("Bad Request: unsupported protocol version"));
+        assert!(!speaks_of_session(b"session"));
     }
 }

@@ -138,6 +138,9 @@ async fn exchange(
             status.as_u16()
         )));
     }
+    if status == StatusCode::BAD_REQUEST && sent.in_session && answers::speaks_of_session(&body) {
+        upstream.session.expire(sent.epoch);
+    }
     let code = answers::error_code(&body).map_or_else(String::new, |code| {
         format!(", with the JSON-RPC error {code}")
     });
