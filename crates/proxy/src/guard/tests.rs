@@ -46,7 +46,7 @@ impl Scene {
         scene
             .client_says(json!({"jsonrpc": "2.0", "id": 0, "method": "tools/list"}))
             .await;
-        let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+        let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}, "request_id": {"type": "string"}}});
         let write =
             json!({"name": "write", "inputSchema": schema, "annotations": {"readOnlyHint": false}});
         let read =
@@ -437,4 +437,54 @@ async fn i5_a_write_cancelled_then_another_then_the_first_again_in_one_go_is_not
         }
         assert_eq!(code(&told), "possible_duplicate", "{told}");
     }
+}
+
+#[tokio::test]
+async fn i1_a_key_that_the_upstream_honours_is_derived_or_the_callers_own() {
+    let mut scene = Scene::with(|settings| {
+        let policy = ToolPolicy {
+            provider_key: Some(ProviderKey::Argument("request_id".to_owned())),
+            ..ToolPolicy::default()
+        };
+        settings.tools.insert("write".to_owned(), policy);
+    })
+    .await;
+    scene.calls(1, json!({"n": 1})).await;
+    let sent = scene.sent().await;
+    let derived = sent["params"]["arguments"]["request_id"].clone();
+    assert!(derived.is_string(), "{sent}");
+    // Lost: sent again under the same key, which is what it is for.
+    scene.fails(1, lost());
+    let again = scene.sent().await;
+    assert_eq!(again["params"]["arguments"]["request_id"], derived);
+
+    // The caller's own is the key of the call, and goes through as it is.
+    scene.calls(2, json!({"n": 2, "request_id": "mine"})).await;
+    let sent = scene.sent().await;
+    assert_eq!(sent["params"]["arguments"]["request_id"], json!("mine"));
+    let result = json!({"content": [{"type": "text", "text": "paid"}]});
+    scene
+        .server_says(json!({"jsonrpc": "2.0", "id": 2, "result": result}))
+        .await;
+    scene.heard().await;
+    scene.calls(3, json!({"n": 2, "request_id": "mine"})).await;
+    let replayed = scene.heard().await;
+    assert_eq!(
+        replayed["result"]["_meta"]["dev.counterfoil/replayed"],
+        json!(true)
+    );
+}
+
+#[tokio::test]
+async fn field_11_a_client_that_gives_up_without_a_word_is_asked() {
+    let mut scene = Scene::with(|settings| {
+        settings.parallel_within = std::time::Duration::from_millis(50);
+    })
+    .await;
+    scene.calls(1, json!({"n": 1})).await;
+    scene.sent().await;
+    tokio::time::sleep(std::time::Duration::from_millis(60)).await;
+    scene.calls(2, json!({"n": 1})).await;
+    assert_eq!(code(&scene.heard().await), "possible_duplicate");
+    assert!(scene.wire.sent().is_empty());
 }
