@@ -64,13 +64,17 @@ impl<'a> Exchange<'a> {
         accepts: Accepts,
         room: OwnedSemaphorePermit,
     ) -> Self {
+        let session = match era_of(&parts.headers) {
+            Era::Legacy => line(&parts.headers, SESSION),
+            Era::Modern => None,
+        };
         Self {
             shared,
             principal,
             parts,
             accepts,
             room: Arc::new(room),
-            channel: shared.names.channel(parts),
+            channel: shared.names.channel(parts, session),
             facts: Arc::new(facts(&parts.headers)),
         }
     }

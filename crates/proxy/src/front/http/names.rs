@@ -39,19 +39,23 @@ impl Names {
         hex(&self.digest(b"session", &self.next().to_be_bytes()))
     }
 
-    /// The channel of a request: its TCP connection, if a later request on that proves that the
-    /// answer to an earlier one arrived.
+    /// The channel of a request: its session, or without one its TCP connection, if a later request
+    /// on that proves that the answer to an earlier one arrived.
     ///
-    /// So it is on HTTP/1.1, where clients send the next request after the answer to the last one.
+    /// A session is one client, which ends the connection of what it does not wait for any more;
+    /// that is noticed. A connection is enough on HTTP/1.1, where clients send the next request after the answer to the last one.
     /// It is not on HTTP/2, where a request can be given up and sent again on the same connection,
     /// nor behind an intermediary, which received the answer whether or not its client still
     /// listened. There, and where the server does not tell connections apart, each request has a
     /// channel of its own, which proves nothing.
-    pub(super) fn channel(&self, request: &Parts) -> Channel {
+    pub(super) fn channel(&self, request: &Parts, session: Option<&str>) -> Channel {
         let own = matches!(request.version, Version::HTTP_10 | Version::HTTP_11)
             && !FORWARDED
                 .iter()
                 .any(|name| request.headers.contains_key(*name));
+        if let (true, Some(session)) = (own, session) {
+            return Channel(self.digest(b"conversation", session.as_bytes()));
+        }
         let peer = request.extensions.get::<ConnectInfo<SocketAddr>>();
         let accepted = request.extensions.get::<ConnectInfo<Instant>>();
         if let (true, Some(ConnectInfo(peer)), Some(ConnectInfo(accepted))) = (own, peer, accepted)

@@ -114,6 +114,27 @@ async fn i5_requests_of_one_connection_share_a_channel_and_no_others_do() {
 }
 
 #[tokio::test]
+async fn i5_requests_of_one_session_share_a_channel_whatever_their_connections() {
+    let mut proxy = Proxy::start().await;
+    let mut channels = HashSet::new();
+    for sessions in 1..=2 {
+        let mut connection = proxy.connect().await;
+        let (name, _) = proxy.initialize(&mut connection).await;
+        for id in 0..2 {
+            let mut connection = proxy.connect().await;
+            let session = [("mcp-session-id", name.as_str())];
+            let pending = connection.send(post(&session, &call(id)));
+            let message = proxy.message().await;
+            channels.insert(message.channel);
+            message.result(json!({})).await;
+            assert_eq!(pending.got().await.status, 200);
+            connection.close().await;
+        }
+        assert_eq!(channels.len(), sessions);
+    }
+}
+
+#[tokio::test]
 async fn i5_where_a_later_request_proves_nothing_each_has_a_channel_of_its_own() {
     let mut proxy = Proxy::start().await;
     let mut channels = HashSet::new();
