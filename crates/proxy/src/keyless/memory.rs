@@ -209,6 +209,11 @@ impl Memory {
         }
     }
 
+    /// The numbers of all handings out of a call.
+    pub(super) fn numbers(&self, digest: CallDigest) -> Vec<u64> {
+        self.of(digest).map(|(number, _)| number).collect()
+    }
+
     /// The latest handing out of every key of a call.
     pub(super) fn latest(&self, digest: CallDigest) -> Vec<(u64, &Entry)> {
         let mut latest: Vec<(u64, &Entry)> = Vec::new();

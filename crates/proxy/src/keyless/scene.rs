@@ -15,6 +15,9 @@ use super::{
 /// Receipts without a row that are looked for beyond the known ones; beyond it the call asks.
 const PROBES_MAX: usize = 64;
 
+/// How often the rows are read, while what they are put together with is let go of.
+const READS_MAX: usize = 8;
+
 /// An earlier identical call with its receipt.
 pub(super) struct Seen {
     /// What is known of it: from the memory, the row, or only its receipt.
@@ -75,10 +78,23 @@ impl Inner {
         let window = self.windows.ask_for.saturating_add(SLACK);
         let window = i64::try_from(window.as_millis()).unwrap_or(i64::MAX);
         let since = Timestamp::from_millis(now.as_millis().saturating_sub(window));
-        let (rows, highest) =
-            read(store, move |sql| Box::pin(table::read(sql, digest, since))).await?;
-        let is_crowded = rows.len() > UNSETTLED_MAX;
-        let (sources, highest) = self.remember(|memory| merge(memory, digest, rows, highest));
+        let mut tries = 0;
+        let (sources, highest, is_crowded) = loop {
+            tries += 1;
+            let before = self.remember(|memory| memory.numbers(digest));
+            let (rows, highest) =
+                read(store, move |sql| Box::pin(table::read(sql, digest, since))).await?;
+            let is_crowded = rows.len() > UNSETTLED_MAX;
+            // What was let go of while the rows were read may be written only since.
+            let merged = self.remember(|memory| {
+                let after = memory.numbers(digest);
+                let is_whole = before.iter().all(|number| after.contains(number));
+                (is_whole || tries == READS_MAX).then(|| merge(memory, digest, rows, highest))
+            });
+            if let Some((sources, highest)) = merged {
+                break (sources, highest, is_crowded);
+            }
+        };
 
         let new = self.new_call(call, now);
         let mut seen = Vec::new();
