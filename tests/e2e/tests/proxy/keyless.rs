@@ -103,6 +103,30 @@ fn i5_field_11_a_deliberate_repeat_after_a_delivered_answer_runs() {
     });
 }
 
+/// What is known of the first call is on its way to the table while the second one is judged.
+#[test]
+fn i5_field_12_a_call_cancelled_at_any_moment_is_attached_to() {
+    let seed = Random::seed();
+    println!("E2E_SEED={seed}");
+    let mut random = Random::new(seed);
+    for era in Era::BOTH {
+        let setup = Setup::new();
+        let client = setup.client(era);
+        for round in 0..60 {
+            let id = format!("r{round}");
+            let arguments = json!({"id": id, "hold": 60});
+            let lost = client.begin("append", arguments.clone(), json!({}));
+            setup.until_done("append", &id, 1);
+            // The one sleep that is no wait for anything: the moment of the cancel.
+            std::thread::sleep(Duration::from_micros(random.below(20_000)));
+            client.give_up(lost);
+            let again = client.call("append", arguments, json!({}));
+            assert!(again.is_attached(), "E2E_SEED={seed} {}", again.text);
+            assert_eq!(setup.ledger.effects("append", &id), 1);
+        }
+    }
+}
+
 /// The end of one connection and the call on another may be seen in either order.
 #[test]
 fn i5_field_12_closing_a_connection_and_calling_again_at_once_is_no_second_call() {

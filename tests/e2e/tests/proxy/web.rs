@@ -120,7 +120,7 @@ impl Web {
     }
 
     fn try_exchange(&self, id: Option<u64>, text: &str) -> io::Result<u16> {
-        let idle = lock(&self.idle).pop();
+        let idle = lock(&self.idle).pop().filter(is_open);
         let mut stream = match idle {
             Some(stream) => stream,
             None => {
@@ -306,6 +306,15 @@ impl Read for Body<'_> {
         }
         Ok(read)
     }
+}
+
+/// Whether the other end has not closed it meanwhile.
+fn is_open(stream: &BufReader<TcpStream>) -> bool {
+    let stream = stream.get_ref();
+    let _ = stream.set_nonblocking(true);
+    let looked = stream.peek(&mut [0]);
+    let _ = stream.set_nonblocking(false);
+    looked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 fn cut() -> io::Error {
