@@ -89,7 +89,7 @@ fn whole(run: &Run, steps: &mut Steps) {
         behind_feature(run, "clients", &suites)
     });
     steps.step("real servers and clients through the proxy", || {
-        behind_feature(run, "clients", &["proxied"])
+        behind_feature(run, "clients", &["proxied", "conformance_proxy"])
     });
     steps.step("kill -9 under load", || {
         behind_feature(run, "kill", &["kill", "kill_postgres"])
