@@ -295,3 +295,13 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .build()
         .map_err(|error| Failure::new(Exit::Failure, format!("no runtime: {error}")))
 }
+
+/// The runtime of a command that serves a single client over its standard streams: one thread. Most
+/// of what a message costs there is waking threads, and there is nothing for a second one to do.
+pub(crate) fn runtime_for_one() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_keep_alive(Duration::from_secs(10))
+        .build()
+        .map_err(|error| Failure::new(Exit::Failure, format!("no runtime: {error}")))
+}

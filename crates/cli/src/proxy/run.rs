@@ -18,7 +18,7 @@ use crate::{
     environment,
     exit::{Exit, Failure},
     folder::Folder,
-    open::{Mode, check_clock, open_receipts, runtime},
+    open::{Mode, check_clock, open_receipts, runtime, runtime_for_one},
     output::say,
     serve::{EXIT_KILLED, Signals, cannot_listen},
     telemetry::Telemetry,
@@ -41,7 +41,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if matches!(config.store, Address::Sqlite(_)) {
         folder.create()?;
     }
-    let runtime = runtime()?;
+    let runtime = match listen {
+        None => runtime_for_one()?,
+        Some(_) => runtime()?,
+    };
     let start = Start {
         settings,
         config: &config,
