@@ -22,6 +22,7 @@ use serde_json::{Map, Value, json};
 
 use splice::Marks;
 pub(crate) use splice::text_block;
+pub(crate) use words::aged;
 
 use crate::wire::Failure;
 
@@ -138,6 +139,8 @@ pub(crate) enum Refused<'a> {
         operation_id: OperationId,
         /// Where it stands.
         state: State,
+        /// How long ago it was made.
+        age: Duration,
     },
     /// The arguments do not fit the tool's schema. No key is used up.
     InvalidArguments(&'a [Issue]),
@@ -164,6 +167,9 @@ pub(crate) struct Voice<'a> {
     pub(crate) key_argument: &'a str,
     /// The prefix of the proxy's own tools, if there are any.
     pub(crate) own_tools: Option<&'a str>,
+    /// This very call was sent and its answer was lost, and what came of it was then read at the
+    /// target: there is no earlier call to speak of.
+    pub(crate) is_found_out: bool,
 }
 
 /// How an answer came about.

@@ -30,6 +30,7 @@ fn voice(prefix: &MetaPrefix, dialect: Dialect, is_modern: bool) -> Voice<'_> {
         tool: TOOL,
         key_argument: "idempotency_key",
         own_tools: Some("counterfoil_"),
+        is_found_out: false,
     }
 }
 
@@ -162,6 +163,7 @@ fn everything(voice: &Voice<'_>) -> Vec<(&'static str, Said)> {
     let duplicate = |state| Refused::PossibleDuplicate {
         operation_id: id(),
         state,
+        age: Duration::from_millis(239_999),
     };
     let refusals = [
         ("possible duplicate, running", duplicate(State::Running)),
@@ -177,10 +179,23 @@ fn everything(voice: &Voice<'_>) -> Vec<(&'static str, Said)> {
     let answers = answers
         .iter()
         .map(|(name, answer, attached)| (*name, voice.answer(answer, *attached)));
+    let found_out = Voice {
+        is_found_out: true,
+        ..*voice
+    };
+    let committed = refused(Reason::Committed { retry_after: None });
+    let found_out = [
+        ("found out that it happened", committed),
+        (
+            "found out that it did not happen",
+            refused(Reason::NotHappened),
+        ),
+    ]
+    .map(|(name, answer)| (name, found_out.answer(&answer, None)));
     let refusals = refusals
         .iter()
         .map(|(name, refused)| (*name, voice.refuse(refused)));
-    answers.chain(refusals).collect()
+    answers.chain(found_out).chain(refusals).collect()
 }
 
 fn value(said: &Said) -> Value {
@@ -270,6 +285,38 @@ fn every_text_has_less_than_sixty_words_and_says_what_to_do() {
                 // Without tools of its own none is named.
                 let named = own.contains("counterfoil_");
                 assert!(own_tools.is_some() || !named, "{name}: {own}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_age_is_never_more_than_it_is() {
+    for (millis, age) in [
+        (0, "less than a second"),
+        (999, "less than a second"),
+        (1_999, "1 second"),
+        (59_999, "59 seconds"),
+        (60_000, "1 minute"),
+        (239_999, "3 minutes"),
+        (7_199_999, "1 hour"),
+        (86_400_000, "1 day"),
+        (200_000_000, "2 days"),
+    ] {
+        assert_eq!(words::aged(Duration::from_millis(millis)), age, "{millis}");
+    }
+}
+
+#[test]
+fn what_was_found_out_about_this_very_call_speaks_of_no_earlier_one() {
+    let prefix = prefix();
+    for dialect in DIALECTS {
+        for (name, said) in everything(&voice(&prefix, dialect, false)) {
+            if name.starts_with("found out") {
+                let text = texts(&said).remove(0);
+                assert!(text.starts_with("`write_query` was sent"), "{text}");
+                assert!(!text.contains("earlier"), "{text}");
+                assert!(!text.contains("Nothing was done"), "{text}");
             }
         }
     }

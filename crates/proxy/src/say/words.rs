@@ -112,11 +112,19 @@ impl Voice<'_> {
                     "{earlier} is still running; nothing was started now. Wait {wait}, then {then}"
                 )
             }
+            Reason::Committed { retry_after: None } if self.is_found_out => format!(
+                "{} was sent and its answer was lost; a look at the target shows that it happened. Do not repeat it: read the current state to see what it did.{look_up}",
+                self.tool()
+            ),
             Reason::Committed { retry_after: None } => format!(
                 "{earlier} was carried out and its answer was lost. Nothing was done now. Do not repeat it: read the current state to see what it did.{look_up}"
             ),
             Reason::ResultUnavailable => format!(
                 "{earlier} ran, and its result was not kept. Nothing was done now. Do not repeat it: read the current state to see what it did.{look_up} To do it once more on purpose, {anew}."
+            ),
+            Reason::NotHappened if self.is_found_out => format!(
+                "{} was sent and its answer was lost; a look at the target shows that it did not happen. If it is still wanted, {anew}.{look_up}",
+                self.tool()
             ),
             Reason::NotHappened => format!(
                 "{earlier} did not happen, and nothing was done now. Read the current state; if it is still wanted, {anew}.{look_up}"
@@ -182,16 +190,19 @@ impl Voice<'_> {
             Refused::PossibleDuplicate {
                 operation_id,
                 state: State::OutcomeUnknown,
+                age,
             } => format!(
-                "Nothing was done: an identical call of {tool} was sent and may or may not have happened. First read the current state and see.{} If it did not happen, or you mean to do it once more, {}.",
+                "Nothing was done: an identical call of {tool} was sent {} ago and may or may not have happened. First read the current state and see.{} If it did not happen, or you mean to do it once more, {}.",
+                aged(*age),
                 self.late(Some(*operation_id)),
                 self.anew()
             ),
             Refused::PossibleDuplicate {
                 operation_id,
                 state,
+                age,
             } => {
-                let stands = stands(*state);
+                let (stands, age) = (stands(*state), aged(*age));
                 let retry = match self.own_tools {
                     Some(own) => format!(
                         "call `{own}get_operation` with operation_id {operation_id} to see what became of it"
@@ -201,7 +212,7 @@ impl Voice<'_> {
                     ),
                 };
                 format!(
-                    "Nothing was done: an identical call of {tool} {stands}. If you are repeating that one, {retry}. If you mean to do it once more, {}.",
+                    "Nothing was done: an identical call of {tool}, made {age} ago, {stands}. If you are repeating that one, {retry}. If you mean to do it once more, {}.",
                     self.anew()
                 )
             }
@@ -241,7 +252,7 @@ impl Voice<'_> {
             };
             return Some(format!(
                 "This is the answer to your identical call of {} ago, which had not been delivered.{failed} Nothing was done now. To do it once more on purpose, {anew}.",
-                seconds(age)
+                aged(age)
             ));
         }
         manner.is_stored_failure.then(|| {
@@ -265,6 +276,22 @@ const fn stands(state: State) -> &'static str {
     }
 }
 
+/// How old something is, in the largest unit of which it has one whole: what is rounded up was not
+/// there yet.
+pub(crate) fn aged(age: Duration) -> String {
+    let seconds = age.as_secs();
+    let (count, unit) = match seconds {
+        0 => return "less than a second".to_owned(),
+        1..60 => (seconds, "second"),
+        60..3_600 => (seconds / 60, "minute"),
+        3_600..86_400 => (seconds / 3_600, "hour"),
+        86_400.. => (seconds / 86_400, "day"),
+    };
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {unit}{plural}")
+}
+
+/// A wait, rounded up.
 fn seconds(duration: Duration) -> String {
     match whole_seconds(duration) {
         1 => "1 second".to_owned(),
