@@ -280,10 +280,23 @@ impl Drop for Inner {
     }
 }
 
+/// What the keys begin with that are made here.
+const MADE_HERE: &str = "keyless-";
+
+/// Whether this is a key that was made for a call without one.
+pub(crate) fn is_made_here(key: &Key) -> bool {
+    let rest = key.as_str().strip_prefix(MADE_HERE);
+    let parts = rest.and_then(|rest| rest.split_once('-'));
+    parts.is_some_and(|(digest, serial)| {
+        let hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
+        digest.len() == 64 && digest.chars().all(hex) && serial.parse::<u32>().is_ok()
+    })
+}
+
 /// What the keys begin with that are made for calls of this digest.
 fn prefix(digest: CallDigest) -> String {
-    let mut text = String::with_capacity("keyless-".len() + 65);
-    text.push_str("keyless-");
+    let mut text = String::with_capacity(MADE_HERE.len() + 65);
+    text.push_str(MADE_HERE);
     for byte in digest.0 {
         let _ = write!(text, "{byte:02x}");
     }

@@ -28,7 +28,7 @@ fn description(tool: OwnTool, prefix: &str) -> String {
     match tool {
         OwnTool::Get => "Shows what became of an earlier tool call: whether it happened, whether it still runs, its stored result, and what to do next. Takes the operation_id from that call's answer. Changes nothing.".to_owned(),
         OwnTool::List => format!(
-            "Lists earlier tool calls that change something, those whose outcome is not known first. Use it to find an operation_id for {prefix}get_operation. Changes nothing."
+            "Lists earlier tool calls that change something, those whose outcome is not known first. Each with its state, its age and the key that came with it, but not its arguments. Use it to find an operation_id for {prefix}get_operation. Changes nothing."
         ),
         OwnTool::Cancel => "Asks the server to stop a tool call that still runs, and tells what really happened: it may have been carried out all the same. Undoes nothing.".to_owned(),
         OwnTool::Resolve => "Settles a call whose outcome is not known, for good. Use it only after you have looked at the target itself and seen whether the call had its effect.".to_owned(),

@@ -3,16 +3,17 @@
 
 mod asker;
 mod definitions;
+mod given;
 mod shown;
 mod view;
 
-use counterfoil_core::{Code, Event, OperationId, State, Verdict};
+use counterfoil_core::{Code, Event, OperationId, State};
 use counterfoil_store::{BoxFuture, Error, Found};
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::settings::Settings;
 pub(crate) use asker::Asker;
+use given::Given;
 use shown::{Fault, Shown, Stored};
 use view::View;
 
@@ -79,41 +80,6 @@ pub(crate) struct OwnTools {
     resolves: bool,
 }
 
-#[derive(Deserialize)]
-struct OfOne {
-    operation_id: String,
-}
-
-#[derive(Default, Deserialize)]
-struct Listing {
-    limit: Option<u32>,
-    #[serde(default)]
-    in_doubt_only: Option<bool>,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum VerdictWord {
-    Happened,
-    NotHappened,
-}
-
-#[derive(Deserialize)]
-struct Resolution {
-    operation_id: String,
-    verdict: VerdictWord,
-    reason: String,
-}
-
-fn read<'a, T: Deserialize<'a>>(arguments: &'a str) -> Result<T, Fault> {
-    serde_json::from_str(arguments).map_err(|error| {
-        Fault::new(
-            Code::Invalid,
-            format!("Invalid arguments: {error}"),
-            "Correct the arguments and call again",
-        )
-    })
-}
 
 impl OwnTools {
     /// Those that the settings ask for; `None` if there are none.
@@ -167,7 +133,7 @@ impl OwnTools {
     }
 
     async fn get(&self, arguments: &str, asker: Asker<'_>) -> Result<Shown, Fault> {
-        let OfOne { operation_id } = read(arguments)?;
+        let operation_id = Given::read(arguments)?.text("operation_id")?;
         let found = asker.find(&self.prefix, &operation_id).await?;
         Ok(self.shown(asker, &found, String::new()))
     }
@@ -192,16 +158,10 @@ impl OwnTools {
     }
 
     async fn list(&self, arguments: &str, asker: Asker<'_>) -> Result<Shown, Fault> {
-        let listing: Listing = read(arguments)?;
-        let limit = listing.limit.unwrap_or(LIST_DEFAULT);
-        if !(1..=LIST_MAX).contains(&limit) {
-            return Err(Fault::new(
-                Code::Invalid,
-                format!("Invalid arguments: limit must be between 1 and {LIST_MAX}"),
-                "Correct the arguments and call again",
-            ));
-        }
-        let in_doubt_only = listing.in_doubt_only.unwrap_or(false);
+        let given = Given::read(arguments)?;
+        let limit = given.number("limit", 1..=LIST_MAX)?;
+        let limit = limit.unwrap_or(LIST_DEFAULT);
+        let in_doubt_only = given.switch("in_doubt_only")?.unwrap_or(false);
         let (receipts, more) = asker.list(limit, in_doubt_only).await?;
         let now = asker.engine.now();
         let views: Vec<View<'_>> = receipts
@@ -246,7 +206,7 @@ impl OwnTools {
         asker: Asker<'_>,
         canceller: &dyn Canceller,
     ) -> Result<Shown, Fault> {
-        let OfOne { operation_id } = read(arguments)?;
+        let operation_id = Given::read(arguments)?.text("operation_id")?;
         let found = asker.find(&self.prefix, &operation_id).await?;
         let receipt = &found.receipt;
         let id = receipt.operation_id;
@@ -306,8 +266,11 @@ impl OwnTools {
     }
 
     async fn resolve(&self, arguments: &str, asker: Asker<'_>) -> Result<Shown, Fault> {
-        let resolution: Resolution = read(arguments)?;
-        let reason = resolution.reason.trim();
+        let given = Given::read(arguments)?;
+        let operation_id = given.text("operation_id")?;
+        let verdict = given.verdict("verdict")?;
+        let reason = given.text("reason")?;
+        let reason = reason.trim();
         let fits = (1..=REASON_CHARS_MAX).contains(&reason.chars().count());
         if !fits || reason.chars().any(char::is_control) {
             return Err(Fault::new(
@@ -318,7 +281,7 @@ impl OwnTools {
                 "Say in one line how you found out",
             ));
         }
-        let found = asker.find(&self.prefix, &resolution.operation_id).await?;
+        let found = asker.find(&self.prefix, &operation_id).await?;
         let receipt = &found.receipt;
         if receipt.status.state != State::OutcomeUnknown {
             return Ok(self.shown(
@@ -327,10 +290,6 @@ impl OwnTools {
                 "It is not in doubt, so nothing was changed. ".to_owned(),
             ));
         }
-        let verdict = match resolution.verdict {
-            VerdictWord::Happened => Verdict::Happened,
-            VerdictWord::NotHappened => Verdict::NotHappened,
-        };
         let reason = format!("resolved by the model: {reason}");
         let store = asker.engine.store();
         let now = asker.engine.now();
@@ -344,7 +303,7 @@ impl OwnTools {
             Err(Error::Fenced(_)) => "Its own answer came first and stands. ",
             Err(error) => return Err(error.into()),
         };
-        let found = asker.find(&self.prefix, &resolution.operation_id).await?;
+        let found = asker.find(&self.prefix, &operation_id).await?;
         Ok(self.shown(asker, &found, before.to_owned()))
     }
 }

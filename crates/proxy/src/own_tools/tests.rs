@@ -402,6 +402,85 @@ async fn those_in_doubt_come_first() {
 }
 
 #[tokio::test]
+async fn two_calls_of_a_list_can_be_told_apart() {
+    let house = house();
+    let keyed = house.own_call("write_query", succeeded()).await;
+    house
+        .clock
+        .advance(std::time::Duration::from_millis(119_999));
+    let mut identity = house.identity("local", "up", "MCP write_query");
+    identity.key = Key::new(format!("keyless-{}-1", "0a".repeat(32))).unwrap();
+    let keyless = house.made(identity, succeeded()).await;
+    let mut identity = house.identity("local", "up", "MCP write_query");
+    identity.key = Key::new(format!("keyless-{}", "k".repeat(100))).unwrap();
+    let alike = house.made(identity.clone(), succeeded()).await;
+    let said = house.ask("list_operations", json!({})).await;
+    let line = |id: OperationId| {
+        let id = id.to_string();
+        let line = text(&said).lines().find(|line| line.starts_with(&id));
+        line.unwrap().strip_prefix(&id).unwrap().to_owned()
+    };
+    assert_eq!(
+        line(keyed),
+        " write_query succeeded, 1 minute ago (2023-11-14T22:13:20.000Z), key `key-0`"
+    );
+    assert_eq!(
+        line(keyless),
+        " write_query succeeded, less than a second ago (2023-11-14T22:15:19.999Z), without a key"
+    );
+    assert!(line(alike).ends_with("kk…`"), "{}", line(alike));
+    let operations = said["structuredContent"]["operations"].as_array().unwrap();
+    let fact = |id: OperationId, name: &str| {
+        let found = operations
+            .iter()
+            .find(|one| one["operation_id"] == id.to_string());
+        found.unwrap()[name].clone()
+    };
+    assert_eq!(fact(keyed, "key"), "key-0");
+    assert_eq!(fact(keyed, "age_seconds"), 119);
+    assert_eq!(fact(keyless, "key"), Value::Null);
+    assert_eq!(fact(alike, "key"), identity.key.as_str());
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_arguments_is_said_in_plain_words() {
+    let house = house();
+    for (name, arguments, words) in [
+        ("get_operation", json!({}), "operation_id is missing"),
+        (
+            "get_operation",
+            json!({"operation_id": null}),
+            "operation_id is missing",
+        ),
+        (
+            "cancel_operation",
+            json!({"operation_id": 7}),
+            "operation_id must be a string",
+        ),
+        ("get_operation", json!([]), "they must be an object"),
+        (
+            "list_operations",
+            json!({"limit": "many"}),
+            "limit must be a whole number from 1 to 50",
+        ),
+        (
+            "list_operations",
+            json!({"in_doubt_only": "yes"}),
+            "in_doubt_only must be true or false",
+        ),
+        (
+            "resolve_operation",
+            json!({"operation_id": "x", "verdict": "perhaps", "reason": "r"}),
+            "verdict must be happened or not_happened",
+        ),
+    ] {
+        let said = house.ask(name, arguments).await;
+        let wanted = format!("Invalid arguments: {words}. Correct the arguments and call again.");
+        assert_eq!(text(&said), wanted);
+    }
+}
+
+#[tokio::test]
 async fn a_list_is_bounded() {
     let house = house();
     for _ in 0..55 {
@@ -520,6 +599,10 @@ async fn a_verdict_settles_what_is_in_doubt_and_nothing_else() {
         assert_eq!(said["structuredContent"]["status"], status);
         assert_eq!(said["structuredContent"]["effect"], effect);
         assert!(text(&said).starts_with("It is settled."));
+        // Nobody refused it.
+        let found_not = text(&said).contains("was found not to have happened");
+        assert_eq!(found_not, verdict == "not_happened", "{said}");
+        assert!(!text(&said).contains("refused"), "{said}");
         let events = house.engine.store().events(id).await.unwrap();
         let last = events.last().unwrap();
         assert_eq!(last.reason, "resolved by the model: I read the row");
@@ -597,5 +680,7 @@ async fn wrong_arguments_are_a_tool_error() {
         assert_eq!(said["isError"], true);
         assert_eq!(said["structuredContent"]["code"], "invalid");
         assert!(text(&said).contains("Correct the arguments"), "{said}");
+        // Not in the words of a parser.
+        assert!(!text(&said).contains("line 1"), "{said}");
     }
 }

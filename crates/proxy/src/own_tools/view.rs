@@ -1,12 +1,17 @@
-//! An operation as a model sees it: never its key, its arguments or its fingerprint.
+//! An operation as a model sees it: never its arguments, its fingerprint, or a key that its caller
+//! did not choose.
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use counterfoil_core::{Effect, Phase, Receipt, State, Timestamp};
+use counterfoil_core::{Effect, Kept, Phase, Receipt, State, Timestamp};
 use serde_json::{Map, Value, json};
+
+use crate::{keyless::is_made_here, say::aged};
 
 /// What the operation part of a target begins with if it names a tool.
 const TOOL: &str = "MCP ";
+/// Longest key in a line of a list, in characters. Programs get it whole.
+const KEY_CHARS_MAX: usize = 64;
 
 pub(super) struct View<'a> {
     receipt: &'a Receipt,
@@ -28,6 +33,16 @@ impl<'a> View<'a> {
         self.receipt.identity.target.operation.strip_prefix(TOOL)
     }
 
+    /// The key that its caller chose; `None` for a call without one.
+    fn key(&self) -> Option<&'a str> {
+        let key = &self.receipt.identity.key;
+        (!is_made_here(key)).then_some(key.as_str())
+    }
+
+    fn age(&self) -> Duration {
+        self.now.since(self.receipt.created_at)
+    }
+
     fn status(&self) -> &'static str {
         self.receipt.shown_state(self.now)
     }
@@ -44,6 +59,8 @@ impl<'a> View<'a> {
             ("tool", json!(self.tool())),
             ("status", json!(self.status())),
             ("effect", json!(receipt.effect().as_str())),
+            ("key", json!(self.key())),
+            ("age_seconds", json!(self.age().as_secs())),
             ("created_at", json!(rfc3339(receipt.created_at))),
             ("finished_at", json!(receipt.finished_at.map(rfc3339))),
             ("attempts", json!(receipt.status.attempts.latest())),
@@ -56,11 +73,20 @@ impl<'a> View<'a> {
 
     /// One line of a list.
     pub(super) fn line(&self) -> String {
+        let key = match self.key() {
+            None => "without a key".to_owned(),
+            Some(key) if key.len() > KEY_CHARS_MAX => {
+                let short: String = key.chars().take(KEY_CHARS_MAX).collect();
+                format!("key `{short}…`")
+            }
+            Some(key) => format!("key `{key}`"),
+        };
         format!(
-            "{} {} {} {}",
+            "{} {} {}, {} ago ({}), {key}",
             self.receipt.operation_id,
             self.tool().unwrap_or("(key in _meta)"),
             self.status(),
+            aged(self.age()),
             rfc3339(self.receipt.created_at)
         )
     }
@@ -88,6 +114,10 @@ impl<'a> View<'a> {
             (State::CancelRequested, _) => "is still running and was asked to stop",
             (State::InputRequired, _) => "waits for an answer to its question",
             (State::Succeeded, _) => "happened, once",
+            // Nothing that a server answers proves that much: somebody looked.
+            (State::Failed, Effect::None) if self.receipt.kept == Kept::Nothing => {
+                "was found not to have happened"
+            }
             (State::Failed, Effect::None) => "was refused, and nothing happened",
             (State::Failed, Effect::Happened | Effect::Unknown) => {
                 "ended in an error, and what it left behind is not established"
