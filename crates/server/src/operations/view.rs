@@ -62,6 +62,10 @@ impl OperationView {
             (State::CancelRequested, _) => "An attempt is under way and was asked to stop.",
             (State::InputRequired, _) => "It waits for the caller's answer under the same key.",
             (State::Succeeded, _) => "It happened, once.",
+            // There is no answer that refused it: somebody found out.
+            (State::Failed, Effect::None) if self.receipt.kept == Kept::Nothing => {
+                "It was found not to have happened."
+            }
             (State::Failed, Effect::None) => "It was refused, and nothing happened.",
             (State::Failed, _) => {
                 "It ended in an error; what it left behind is not established. Check the target."
