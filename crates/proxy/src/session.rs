@@ -23,7 +23,7 @@ use tokio_util::{
 use crate::{
     call::{CallParams, check_param_headers},
     front::Conversation,
-    guard::{GuardedCall, Stop, Turn},
+    guard::{GuardedCall, Passing, Stop, Turn},
     keyless::{Channel, Delivery},
     link::{Forwarded, Link, Watch},
     proxy::Shared,
@@ -232,7 +232,8 @@ impl Session {
                 let cursor = request
                     .params
                     .and_then(|params| Object::read(params.get())?.get("cursor"));
-                let first = cursor.is_none_or(|cursor| cursor == "null");
+                let is_first = cursor.is_none_or(|cursor| cursor == "null");
+                let first = is_first.then(|| self.link.changes());
                 Watch::Tools { first }
             }
             "tools/call" => return self.call(request, incoming).await,
@@ -382,11 +383,16 @@ impl Session {
         let session = Arc::clone(self);
         self.tasks.spawn(async move {
             let ticket = call.ticket;
-            let _sent = turn.sent.clone().drop_guard();
+            let _passing = Passing::of(&turn);
             turn.after_handing().await;
             session.guard(call, stop, turn).await;
             locked(&session.calls).under_way.remove(&ticket);
         });
+    }
+
+    /// Whether the client still waits for a guarded call, or has only closed its stream.
+    pub(crate) fn waits_for(&self, ticket: Ticket) -> bool {
+        locked(&self.calls).under_way.contains_key(&ticket)
     }
 
     /// Takes a guarded call out of what can be stopped, to answer it: `false` if it was stopped

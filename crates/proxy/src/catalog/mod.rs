@@ -50,18 +50,24 @@ pub(crate) enum Page {
 }
 
 impl Catalog {
-    /// Reads one result of `tools/list`. `first`: it was asked for without a cursor. A page that
-    /// continues no list that is being read adds what it holds.
-    pub(crate) fn take_page(&mut self, result: &str, first: bool) -> Page {
+    /// How often the upstream said that its list changed, up to now.
+    pub(crate) const fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Reads one result of `tools/list`. `first`: it was asked for without a cursor, when this was
+    /// [`Self::changes`]: a change that overtakes the list is not in it. A page that continues no
+    /// list that is being read adds what it holds.
+    pub(crate) fn take_page(&mut self, result: &str, first: Option<u64>) -> Page {
         let Some((object, tools)) = listing::page(result) else {
             return Page::Unreadable;
         };
-        if first {
+        if let Some(changes) = first {
             self.reading = Some(Reading {
                 tools: HashMap::new(),
                 pages: 0,
                 has_gaps: false,
-                changes: self.changes,
+                changes,
             });
         }
         let cursor = listing::next_cursor(&object);

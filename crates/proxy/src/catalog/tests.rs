@@ -38,7 +38,10 @@ fn tool(name: &str, read_only: Option<bool>) -> Value {
 
 fn catalog(tools: &[Value]) -> Catalog {
     let mut catalog = Catalog::default();
-    assert_eq!(catalog.take_page(&page(tools, None), true), Page::Last);
+    assert_eq!(
+        catalog.take_page(&page(tools, None), Some(catalog.changes())),
+        Page::Last
+    );
     catalog
 }
 
@@ -182,7 +185,7 @@ fn annotated_parameters_have_their_header() {
 fn malformed_entries_are_skipped_and_unknown_members_ignored() {
     let list = r#"{"tools":[1,{},{"name":7},{"name":"a","name":"b"},"x",{"name":"ok","future":{"a":[1e999]}}],"x":1}"#;
     let mut catalog = Catalog::default();
-    assert_eq!(catalog.take_page(list, true), Page::Last);
+    assert_eq!(catalog.take_page(list, Some(catalog.changes())), Page::Last);
     assert!(catalog.get("ok").is_some() && catalog.get("a").is_none());
     for unreadable in [
         "",
@@ -191,7 +194,10 @@ fn malformed_entries_are_skipped_and_unknown_members_ignored() {
         r#"{"tools":{}}"#,
         r#"{"tools":[],"tools":[]}"#,
     ] {
-        assert_eq!(catalog.take_page(unreadable, true), Page::Unreadable);
+        assert_eq!(
+            catalog.take_page(unreadable, Some(catalog.changes())),
+            Page::Unreadable
+        );
         assert!(catalog.get("ok").is_some() && !catalog.is_stale());
     }
 }
@@ -202,30 +208,36 @@ fn a_new_list_counts_when_it_is_complete() {
     assert!(catalog.is_stale());
     let first = page(&[tool("a", Some(true)), tool("b", Some(true))], Some("2"));
     assert_eq!(
-        catalog.take_page(&first, true),
+        catalog.take_page(&first, Some(catalog.changes())),
         Page::More("\"2\"".to_owned())
     );
     // Before any list is complete, what was read is better than nothing.
     assert!(catalog.get("a").is_some() && catalog.is_stale());
     assert_eq!(
-        catalog.take_page(&page(&[tool("c", None)], None), false),
+        catalog.take_page(&page(&[tool("c", None)], None), None),
         Page::Last
     );
     assert!(!catalog.is_stale() && catalog.get("c").is_some());
 
     catalog.list_changed();
     assert!(catalog.is_stale() && catalog.get("a").is_some());
-    catalog.take_page(&page(&[tool("a", Some(false))], Some("2")), true);
+    catalog.take_page(
+        &page(&[tool("a", Some(false))], Some("2")),
+        Some(catalog.changes()),
+    );
     // The old ones stay, but what has become mutating is so at once.
     assert_eq!(catalog.get("a").unwrap().read_only_hint, Some(false));
     assert!(catalog.get("c").is_some() && catalog.is_stale());
-    assert_eq!(catalog.take_page(&page(&[], None), false), Page::Last);
+    assert_eq!(catalog.take_page(&page(&[], None), None), Page::Last);
     assert!(catalog.get("c").is_none() && !catalog.is_stale());
 
     // It changed while it was read.
-    catalog.take_page(&page(&[tool("a", None)], Some("2")), true);
+    catalog.take_page(
+        &page(&[tool("a", None)], Some("2")),
+        Some(catalog.changes()),
+    );
     catalog.list_changed();
-    catalog.take_page(&page(&[], None), false);
+    catalog.take_page(&page(&[], None), None);
     assert!(catalog.is_stale());
 }
 
@@ -234,7 +246,7 @@ fn a_page_that_continues_nothing_takes_nothing_away() {
     let mut catalog = catalog(&[tool("a", None), tool("b", None)]);
     catalog.list_changed();
     assert_eq!(
-        catalog.take_page(&page(&[tool("c", None)], None), false),
+        catalog.take_page(&page(&[tool("c", None)], None), None),
         Page::Last
     );
     for name in ["a", "b", "c"] {
@@ -254,7 +266,10 @@ fn no_cursor_is_spelled_in_three_ways() {
             Page::More(r#""\u0061""#.to_owned()),
         ),
     ] {
-        assert_eq!(Catalog::default().take_page(list, true), expected);
+        assert_eq!(
+            Catalog::default().take_page(list, Some(0)),
+            expected
+        );
     }
 }
 
@@ -274,8 +289,11 @@ fn of_two_tools_of_one_name_the_stricter_reading_counts() {
         // On two pages as on one.
         let mut paged = Catalog::default();
         let [first, second] = &tools;
-        paged.take_page(&page(std::slice::from_ref(first), Some("2")), true);
-        paged.take_page(&page(std::slice::from_ref(second), None), false);
+        paged.take_page(
+            &page(std::slice::from_ref(first), Some("2")),
+            Some(paged.changes()),
+        );
+        paged.take_page(&page(std::slice::from_ref(second), None), None);
         assert_eq!(*paged.get("t").unwrap(), *both);
     }
     let with = |properties: Value| json!({"name": "t", "inputSchema": {"properties": properties}});
@@ -302,10 +320,10 @@ fn a_list_is_bounded() {
 
     let mut endless = Catalog::default();
     let mut pages = 0;
-    let mut first = true;
+    let mut first = Some(0);
     while let Page::More(_) = endless.take_page(&page(&[tool("t", None)], Some("on")), first) {
         pages += 1;
-        first = false;
+        first = None;
         assert!(pages < PAGES_MAX);
     }
     assert_eq!(pages, PAGES_MAX - 1);
@@ -316,9 +334,9 @@ fn a_list_is_bounded() {
 fn what_was_compiled_is_kept_while_the_tool_is_the_same() {
     let list = page(&[tool("same", None), tool("other", None)], None);
     let mut catalog = Catalog::default();
-    catalog.take_page(&list, true);
+    catalog.take_page(&list, Some(catalog.changes()));
     let (same, other) = (catalog.get("same").unwrap(), catalog.get("other").unwrap());
-    catalog.take_page(&list.replace("other", "another"), true);
+    catalog.take_page(&list.replace("other", "another"), Some(catalog.changes()));
     assert!(Arc::ptr_eq(&same, &catalog.get("same").unwrap()));
     assert!(catalog.get("other").is_none());
     drop(other);
@@ -378,7 +396,7 @@ const LIST: &str = r#"{ "ttlMs": 1.50e3,  "tools" : [
 
 fn rewritten(list: &str, settings: &Settings, own: &[String]) -> String {
     let mut catalog = Catalog::default();
-    catalog.take_page(list, true);
+    catalog.take_page(list, Some(catalog.changes()));
     catalog.rewrite_list(list, settings, own)
 }
 
@@ -523,11 +541,11 @@ fn own_tools_stand_at_the_end_of_the_last_page_unless_their_name_is_taken() {
     let settings = settings();
     let mut catalog = Catalog::default();
     let first = page(std::slice::from_ref(&read), Some("2"));
-    catalog.take_page(&first, true);
+    catalog.take_page(&first, Some(catalog.changes()));
     assert_eq!(catalog.rewrite_list(&first, &settings, &own), first);
     // The name was on an earlier page.
     let last = r#"{"tools": [ ] }"#;
-    catalog.take_page(last, false);
+    catalog.take_page(last, None);
     assert_eq!(
         catalog.rewrite_list(last, &settings, &own),
         r#"{"tools": [{"name":"x_get"} ] }"#
@@ -546,14 +564,35 @@ fn a_list_that_cannot_be_read_whole_leaves_no_tool_out_unnoticed() {
     let mut catalog = whole;
     // Which of the two names counts is for each reader to say.
     let twice = r#"{"tools":[{"name":"a"},{"name":"pay","name":"b"}]}"#;
-    assert_eq!(catalog.take_page(twice, true), Page::Last);
+    assert_eq!(
+        catalog.take_page(twice, Some(catalog.changes())),
+        Page::Last
+    );
     assert!(!catalog.is_stale());
     assert!(catalog.get("pay").is_none() && !catalog.knows_all());
     let many: Vec<Value> = (0..=TOOLS_MAX)
         .map(|number| json!({"name": format!("t{number}")}))
         .collect();
-    assert_eq!(catalog.take_page(&page(&many, None), true), Page::Last);
+    assert_eq!(
+        catalog.take_page(&page(&many, None), Some(catalog.changes())),
+        Page::Last
+    );
     assert!(!catalog.knows_all());
-    assert_eq!(catalog.take_page(&page(&many[1..], None), true), Page::Last);
+    assert_eq!(
+        catalog.take_page(&page(&many[1..], None), Some(catalog.changes())),
+        Page::Last
+    );
     assert!(catalog.knows_all());
+}
+
+#[test]
+fn a_change_that_overtakes_a_list_makes_it_stale() {
+    let mut catalog = Catalog::default();
+    let asked = catalog.changes();
+    catalog.list_changed();
+    catalog.take_page(&page(&[tool("t", Some(true))], None), Some(asked));
+    assert!(catalog.is_stale());
+    let asked = catalog.changes();
+    catalog.take_page(&page(&[tool("t", Some(true))], None), Some(asked));
+    assert!(!catalog.is_stale());
 }

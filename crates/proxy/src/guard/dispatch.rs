@@ -218,7 +218,9 @@ fn proven(answer: &Bytes) -> Outcome {
             match code {
                 // It failed in the middle of it, as far as it can tell.
                 Some(codes::INTERNAL) | None => lost,
-                Some(URL_ELICITATION) => asked(reply),
+                // Said before anything is done, and the same call comes again without an answer in
+                // it: the key is free for that.
+                Some(URL_ELICITATION) => Outcome::NotApplied(reply),
                 Some(_) => Outcome::Refused {
                     reply,
                     effect_none: false,

@@ -36,7 +36,7 @@ use crate::{
 };
 
 pub(crate) use running::Running;
-pub(crate) use waiting::{Stop, Turn};
+pub(crate) use waiting::{Passing, Stop, Turn};
 
 /// A call that is guarded, with all that is its own.
 pub(crate) struct GuardedCall {
@@ -133,6 +133,12 @@ impl Session {
         stop: &Arc<Stop>,
         turn: Turn,
     ) -> Option<Said> {
+        // A server that hangs must not keep them from saying so.
+        if self.link.tool(&call.name).is_none()
+            && let Some(text) = self.own_tool(&call).await
+        {
+            return Some(Said::of_nothing(text));
+        }
         let mut listed = true;
         if self.link.is_stale()
             && let Err(why) = self.link.learn_tools(call.meta.as_deref()).await
@@ -141,11 +147,6 @@ impl Session {
             listed = false;
         }
         let known = self.link.tool(&call.name);
-        if known.is_none()
-            && let Some(text) = self.own_tool(&call).await
-        {
-            return Some(Said::of_nothing(text));
-        }
         let settings = &self.shared.settings;
         let is_configured = settings.tool(&call.name).read_only.is_some();
         let tool = match known {
@@ -197,7 +198,9 @@ impl Session {
             (None, _) | (_, Err(_)) => Vec::new(),
         };
         // From here on it is stopped as what is passed on.
-        self.begins_answer(call.ticket, None);
+        if !self.begins_answer(call.ticket, None) {
+            return;
+        }
         let forwarded = Forwarded {
             id: call.id,
             method: "tools/call".to_owned(),
@@ -428,6 +431,10 @@ impl Session {
             Lookup::Ready(ready) => {
                 if let Some(refusal) = self.invalid(asked, dialect) {
                     return refusal;
+                }
+                if !self.waits_for(asked.call.ticket) {
+                    // Nothing was reserved, and nobody waits for it.
+                    return Said::of_nothing(Bytes::new());
                 }
                 let delivery = begin();
                 let (answer, _ran) = self.run(asked, ready, &delivery).await;

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use counterfoil_core::{OperationId, State, Timestamp};
 use counterfoil_engine::{Answer, Lookup, Reason};
 use counterfoil_store::Error;
 
-use super::{Asked, Named, Said, Turn, busy, carries_answer};
+use super::{Asked, Named, Passing, Said, Turn, busy, carries_answer};
 use crate::{
     Keyless, call,
     keyless::{KeylessCall, Pairing},
@@ -67,6 +68,11 @@ impl Session {
                 Pairing::Run(key) => (key, keyless.operation.clone(), false),
                 Pairing::Attach { key, operation } => (key, operation, true),
             };
+            if !self.waits_for(asked.call.ticket) {
+                // Nothing was reserved, and nobody waits for it.
+                delivery.discard();
+                return Said::of_nothing(Bytes::new());
+            }
             asked.stop.concerns(&delivery);
             let named = Named {
                 key,
@@ -76,7 +82,7 @@ impl Session {
             let mut call = self.engine_call(asked, &named);
             if is_attached {
                 // It waits for the earlier one; nobody waits for it.
-                asked.turn.sent.cancel();
+                drop(Passing::of(&asked.turn));
                 call.wait = Some(asked.operation.policy.attempt_limit);
             }
             let (answer, ran) = match self.shared.engine.look_up(call).await {

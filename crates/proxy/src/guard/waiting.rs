@@ -86,3 +86,33 @@ impl Turn {
         done.is_ok()
     }
 }
+
+/// Lets the next one go on when it is dropped: not before the one before, whatever that waits for.
+pub(crate) struct Passing {
+    before: Option<CancellationToken>,
+    sent: CancellationToken,
+}
+
+impl Passing {
+    pub(crate) fn of(turn: &Turn) -> Self {
+        Self {
+            before: turn.before.clone(),
+            sent: turn.sent.clone(),
+        }
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        let sent = self.sent.clone();
+        match self.before.take().filter(|before| !before.is_cancelled()) {
+            Some(before) if !sent.is_cancelled() => {
+                tokio::spawn(async move {
+                    Turn::after(&before).await;
+                    sent.cancel();
+                });
+            }
+            Some(_) | None => sent.cancel(),
+        }
+    }
+}

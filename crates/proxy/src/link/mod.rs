@@ -52,8 +52,8 @@ pub(crate) enum Watch {
     Standing,
     /// The tools, of the first page or of a later one.
     Tools {
-        /// It is the first page.
-        first: bool,
+        /// It is the first page, and how often the list had changed when it was asked for.
+        first: Option<u64>,
     },
 }
 
@@ -489,6 +489,11 @@ impl Link {
         Some(waiting)
     }
 
+    /// How often the list of tools was said to have changed.
+    pub(crate) fn changes(&self) -> u64 {
+        locked(&self.catalog).changes()
+    }
+
     /// The list of tools is not known, or has changed.
     pub(crate) fn is_stale(&self) -> bool {
         locked(&self.catalog).is_stale()
@@ -511,6 +516,7 @@ impl Link {
     async fn read_tools(&self, meta: Option<&str>) -> Result<(), Failure> {
         let mut cursor: Option<String> = None;
         while cursor.is_some() || self.is_stale() {
+            let first = cursor.is_none().then(|| self.changes());
             let id = self.fresh_id();
             let mut params: Vec<String> = Vec::new();
             params.extend(cursor.as_ref().map(|cursor| format!("\"cursor\":{cursor}")));
@@ -530,7 +536,7 @@ impl Link {
                 .await
                 .map_err(|_| Failure::Lost("the list of tools did not come".to_owned()))??;
             let page = match member(&answer, &["result"]) {
-                Some(result) => locked(&self.catalog).take_page(result, cursor.is_none()),
+                Some(result) => locked(&self.catalog).take_page(result, first),
                 None => Page::Unreadable,
             };
             match page {

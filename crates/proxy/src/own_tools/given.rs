@@ -21,7 +21,8 @@ fn wrong(what: &str) -> Fault {
 impl Given {
     /// From the text of a JSON object.
     pub(super) fn read(arguments: &str) -> Result<Self, Fault> {
-        let members = serde_json::from_str(arguments).map_err(|_| wrong("they must be an object"))?;
+        let members =
+            serde_json::from_str(arguments).map_err(|_| wrong("they must be an object"))?;
         Ok(Self(members))
     }
 

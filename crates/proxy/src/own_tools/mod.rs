@@ -80,7 +80,6 @@ pub(crate) struct OwnTools {
     resolves: bool,
 }
 
-
 impl OwnTools {
     /// Those that the settings ask for; `None` if there are none.
     pub(crate) fn of(settings: &Settings) -> Option<Self> {

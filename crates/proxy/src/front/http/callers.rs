@@ -60,7 +60,7 @@ impl Callers {
             (None, _) if self.known.is_empty() => Ok(self.local.clone()),
             (None, _) => Err(Unauthorized::Missing),
             (Some(given), None) if self.known.is_empty() => {
-                let digest = hex(&Sha256::digest(given.as_bytes())[..8]);
+                let digest = hex(&Sha256::digest(given.as_bytes())[..16]);
                 PrincipalId::new(format!("bearer-{digest}")).map_err(|_| Unauthorized::Invalid)
             }
             (Some(given), None) => self.known(given).ok_or(Unauthorized::Invalid),
@@ -131,8 +131,8 @@ mod tests {
         let callers = callers(&[]).unwrap();
         assert_eq!(callers.of(&headers(&[])).unwrap().as_str(), "local");
         let one = callers.of(&headers(&["Bearer one"])).unwrap();
-        // The first 16 digits of `printf 'Bearer one' | sha256sum`.
-        assert_eq!(one.as_str(), "bearer-0b84d71fd60e2e32");
+        // The first 32 digits of `printf 'Bearer one' | sha256sum`.
+        assert_eq!(one.as_str(), "bearer-0b84d71fd60e2e328bb359ce07a6c57c");
         assert_ne!(one, callers.of(&headers(&["Bearer two"])).unwrap());
         assert!(callers.of(&headers(&["Bearer one", "Bearer two"])).is_err());
     }

@@ -87,6 +87,12 @@ impl<'a> Exchange<'a> {
             }
             Ok(framing::Incoming::Single(Message::Notification(notification))) => {
                 let spoken = Spoken::of(&notification.method, notification.params);
+                let in_session = self.parts.headers.contains_key(SESSION);
+                if notification.method == "notifications/cancelled" && !in_session {
+                    // Without a session its id may be another client's too. Who does not wait
+                    // ends the connection.
+                    return StatusCode::ACCEPTED.into_response();
+                }
                 self.told(spoken.era(&self.parts.headers), body).await
             }
             Ok(framing::Incoming::Single(Message::Response(_))) => {
