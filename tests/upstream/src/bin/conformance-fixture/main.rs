@@ -5,6 +5,7 @@
 //! ```text
 //! conformance-fixture --stdio
 //! conformance-fixture --http ADDRESS:PORT      prints the port that it listens on
+//! conformance-fixture --relay ADDRESS:PORT     is no server: whoever listens there is one, by pipes
 //! ```
 #![allow(
     clippy::unwrap_used,
@@ -17,6 +18,7 @@
 mod calls;
 mod json;
 mod prompts;
+mod relay;
 mod resources;
 mod rounds;
 mod server;
@@ -45,7 +47,8 @@ async fn main() -> ExitCode {
     let done = match words[..] {
         ["--stdio"] => pipes().await,
         ["--http", address] => http(address).await,
-        [..] => Err("--stdio, or --http ADDRESS:PORT".into()),
+        ["--relay", address] => relay::run(address).await.map_err(Into::into),
+        [..] => Err("--stdio, --http ADDRESS:PORT or --relay ADDRESS:PORT".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
