@@ -583,6 +583,48 @@ fn annotated_arguments_travel_as_headers() {
     );
 }
 
+#[test]
+fn headers_of_annotated_arguments_must_say_the_same() {
+    let tool = tool(json!({"properties": {
+        "region": {"type": "string", "x-mcp-header": "Region"},
+        "n": {"type": "integer", "x-mcp-header": "N"},
+    }}));
+    let agree = |arguments: &str, headers: &[(&str, &str)]| {
+        let headers: Vec<(String, String)> = headers
+            .iter()
+            .map(|(name, value)| (format!("mcp-param-{name}"), (*value).to_owned()))
+            .collect();
+        let arguments = (!arguments.is_empty()).then_some(arguments);
+        check_param_headers(&tool, arguments, &headers).map_err(|error| error.code)
+    };
+    for (arguments, headers) in [
+        ("", &[][..]),
+        ("{}", &[("unknown", "x")]),
+        (r#"{"region":null}"#, &[]),
+        (r#"{"region":"us-\u0077est"}"#, &[("region", "us-west")]),
+        (r#"{"region":"é"}"#, &[("region", "=?base64?w6k=?=")]),
+        (r#"{"n":1e2}"#, &[("n", "100")]),
+        (r#"{"n":100}"#, &[("n", "100.0")]),
+    ] {
+        assert_eq!(agree(arguments, headers), Ok(()), "{arguments} {headers:?}");
+    }
+    for (arguments, headers) in [
+        (r#"{"region":"us-west"}"#, &[][..]),
+        (r#"{"region":"us-west"}"#, &[("region", "US-WEST")]),
+        (r#"{"region":"é"}"#, &[("region", "=?base64?w6k?=")]),
+        (r#"{"region":"100"}"#, &[("region", "1e2")]),
+        (r#"{"n":1}"#, &[("n", "2")]),
+        ("{}", &[("region", "us-west")]),
+        ("", &[("n", "1")]),
+    ] {
+        assert_eq!(
+            agree(arguments, headers),
+            Err(-32020),
+            "{arguments} {headers:?}"
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn nothing_but_the_key_leaves_the_arguments(

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The `_meta` key of what belongs to a `subscriptions/listen`: that request's id.
-const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+pub(super) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
 impl Link {
     async fn take(&self, message: Message<'_>, text: Bytes, related: Option<&Id>) {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::*;
+use super::{incoming::SUBSCRIPTION, *};
 use crate::{
     scene::{self, Told, Wire},
     wire::Sink as _,
@@ -272,6 +272,34 @@ async fn an_id_that_a_server_spells_in_another_way_is_put_back() {
     // One that the client spells so itself does not go on like that.
     let id = Id::from_json(r#""a\/b""#).unwrap();
     assert!(!scene.link.name_for(&id, None).0.as_str().contains('/'));
+}
+
+#[tokio::test]
+async fn what_a_subscription_brings_reaches_who_subscribed() {
+    let mut scene = Scene::new().await;
+    let listen = r#"{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen"}"#;
+    scene.forward(1, listen).await;
+    // Another client of the session, under the same id.
+    scene.forward(2, listen).await;
+    let second: Value = serde_json::from_slice(&scene.sent()[1]).unwrap();
+    let news = |subscription: &Value| {
+        json!({
+            "jsonrpc": "2.0",
+            "method": "notifications/tools/list_changed",
+            "params": {"_meta": {SUBSCRIPTION: subscription}},
+        })
+    };
+    scene.says(news(&second["id"])).await;
+    assert_eq!(scene.heard().await, (Some(Ticket(2)), news(&json!(1))));
+    scene.says(news(&json!(1))).await;
+    assert_eq!(scene.heard().await, (Some(Ticket(1)), news(&json!(1))));
+    // Nobody else asked for what comes after the end.
+    scene
+        .says(json!({"jsonrpc": "2.0", "id": 1, "result": {}}))
+        .await;
+    assert_eq!(scene.heard().await.0, Some(Ticket(1)));
+    scene.says(news(&json!(1))).await;
+    scene.hears_nothing();
 }
 
 #[tokio::test]

@@ -130,6 +130,15 @@ async fn headers_of_the_newer_era_must_match_the_body() {
         assert_eq!(got.refusal(), (400, -32020), "{headers:?}");
         assert_eq!(got.json()["id"], json!(1));
     }
+    let task = modern(1, "tasks/get", json!({"taskId": "t-1"}));
+    let method_of_task = ("mcp-method", "tasks/get");
+    for headers in [
+        &[version, method_of_task][..],
+        &[version, method_of_task, ("mcp-name", "t-2")],
+    ] {
+        let got = connection.ask(post(headers, &task)).await;
+        assert_eq!(got.refusal(), (400, -32020), "{headers:?}");
+    }
     // Two readers could take two names from this.
     let twice =
         r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"send","name":"drop"}}"#;
@@ -161,6 +170,7 @@ async fn headers_of_the_newer_era_must_match_the_body() {
             ],
             &read,
         ),
+        (&[version, method_of_task, ("mcp-name", "t-1")], &task),
     ] {
         connection.ready().await;
         let pending = connection.send(post(headers, body));

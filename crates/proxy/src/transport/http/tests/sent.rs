@@ -86,6 +86,17 @@ async fn a_request_of_2026_07_28_says_in_headers_what_it_is() {
     assert_eq!(seen.header("mcp-method"), Some("tools/list"));
     assert_eq!(seen.header("mcp-name"), None);
 
+    // There is no handshake any more, but the server is to say so.
+    let mut message = request(Some(MODERN));
+    message.kind = Kind::Request {
+        id: id("7"),
+        method: "initialize".to_owned(),
+        name: None,
+    };
+    let seen = seen_of(&[], message).await;
+    assert_eq!(seen.header("mcp-protocol-version"), Some(MODERN));
+    assert_eq!(seen.header("mcp-method"), Some("initialize"));
+
     let seen = seen_of(&[("Mcp-Method", "configured")], request(Some(OLDER))).await;
     assert_eq!(seen.header("mcp-protocol-version"), Some(OLDER));
     assert_eq!(seen.header("mcp-method"), None);
