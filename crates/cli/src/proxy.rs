@@ -5,6 +5,7 @@ mod clients;
 mod file;
 mod label;
 mod plan;
+mod recipe;
 mod run;
 mod secret;
 mod section;

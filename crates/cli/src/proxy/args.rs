@@ -9,6 +9,9 @@ Put it in front of the server's command in the client's configuration:
 
   counterfoil proxy -- npx -y @modelcontextprotocol/server-filesystem /some/folder
 
+The options of the proxy stand before the command; all that follows it is the server's. Without the
+`--` it works too, for clients that keep the first one for themselves.
+
 Receipts are in counterfoil.db in the state folder, which any number of proxies share:
 $XDG_STATE_HOME/counterfoil or ~/.local/state/counterfoil, on macOS ~/Library/Application
 Support/counterfoil. `counterfoil operations list --state FOLDER` shows what became of calls.
@@ -42,8 +45,8 @@ restart, replay_for, tombstone_for, client_patience, attach_for, ask_for. Then:
   name = \"laptop\"
   token_file = \"laptop.token\"
 
-With a command after -- (or --url) as well, the file gives the rules only: those of
-[upstream.NAME] for --name NAME, otherwise those above the first section.";
+With a command (or --url) as well, the file gives the rules only: those of [upstream.NAME] for
+--name NAME. Without --name it may have none but those above the first section.";
 
 /// Puts the guarantee in front of somebody else's MCP server
 #[derive(Debug, Args)]
@@ -82,7 +85,7 @@ pub(crate) struct Proxy {
     #[arg(long, value_name = "NAME=FILE", value_parser = pair, requires = "url", conflicts_with = "command")]
     pub(crate) header_file: Vec<(String, String)>,
     /// Serve Streamable HTTP here, instead of one client on standard input and output
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub(crate) listen: Option<SocketAddr>,
     /// Listen on an address that other machines reach; needs clients with tokens in --config.
     /// There is no TLS here: put a proxy in front
@@ -115,8 +118,8 @@ pub(crate) struct Proxy {
     /// Print what to put into a client's configuration for this, and do nothing else
     #[arg(long, value_enum, value_name = "CLIENT")]
     pub(crate) print_config: Option<ClientName>,
-    /// The server's command and its arguments, after `--`
-    #[arg(last = true, value_name = "COMMAND")]
+    /// The server's command and its arguments, best after `--`
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
 }
 
@@ -166,6 +169,17 @@ pub(crate) enum ClientName {
     Codex,
     GeminiCli,
     Inspector,
+}
+
+/// Where to listen. `localhost` is what every machine means by it: it is not looked up.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    let literal = match text.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None => text.to_owned(),
+    };
+    literal
+        .parse()
+        .map_err(|_| "it is an address and a port, such as 127.0.0.1:9000".to_owned())
 }
 
 /// A duration as people write it.

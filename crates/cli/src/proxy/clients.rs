@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     args::{ClientName, KeylessName, Proxy, RestartName},
     file::Server,
-    plan::{Chosen, choose, file},
+    plan::{Chosen, check, choose, file},
 };
 use crate::{
     environment,
@@ -20,13 +20,15 @@ const UNNAMED: &str = "server";
 
 /// Prints the snippet on standard output, and on standard error where it goes.
 pub(super) fn run(client: ClientName, args: &Proxy) -> Result<(), Failure> {
-    if args.listen.is_some() {
-        let text = "a client starts the proxy on standard input and output; --listen is not for it";
-        return Err(Failure::new(Exit::Usage, text)
-            .hint("leave --listen out, or give the client the address http://ADDR:PORT/mcp"));
-    }
     let file = file(args)?;
+    if args.listen.or(file.listen.address).is_some() {
+        let text = "a client starts the proxy on standard input and output; --listen is not for it";
+        return Err(Failure::new(Exit::Usage, text).hint(
+            "leave --listen and [listen] out, or give the client the address http://ADDR:PORT/mcp",
+        ));
+    }
     let chosen = choose(args, &file)?;
+    check(args, &file, chosen.clone())?;
     let here = environment::current_folder().unwrap_or_default();
     let line = Line {
         name: called(&chosen),
@@ -38,6 +40,11 @@ pub(super) fn run(client: ClientName, args: &Proxy) -> Result<(), Failure> {
         "{}.",
         place(client).replace("NAME", &quoted(&line.name))
     ));
+    if !args.command.is_empty() {
+        say(
+            "If the server's own entry has an `env`, carry it over into this one: what the client sets for the proxy, the server gets too.",
+        );
+    }
     let variables = variables(&chosen);
     if !variables.is_empty() {
         let list = variables.join(", ");
@@ -125,7 +132,7 @@ fn snippet(client: ClientName, line: &Line) -> String {
 }
 
 /// A word as a POSIX shell reads it.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();
@@ -136,7 +143,7 @@ fn quoted(word: &str) -> String {
 /// The arguments that were given, but for `--print-config`, and with full paths: the client may
 /// start the proxy anywhere.
 fn arguments(args: &Proxy, here: &Path) -> Vec<String> {
-    let full = |path: &PathBuf| here.join(path).display().to_string();
+    let full = |path: &PathBuf| plain(&here.join(path));
     let mut line = vec!["proxy".to_owned()];
     let mut flag = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -190,9 +197,21 @@ fn arguments(args: &Proxy, here: &Path) -> Vec<String> {
     }
     if !args.command.is_empty() {
         line.push("--".to_owned());
-        line.extend(args.command.iter().cloned());
+        let mut command = args.command.iter().cloned();
+        // A path, and not a name that is looked for.
+        line.extend(command.next().map(|program| match program.contains('/') {
+            true => plain(&here.join(program)),
+            false => program,
+        }));
+        line.extend(command);
     }
     line
+}
+
+/// A path without `.` within it.
+fn plain(path: &Path) -> String {
+    let parts: PathBuf = path.components().collect();
+    parts.display().to_string()
 }
 
 /// What the client is to call it: its name, or what its command or address says.

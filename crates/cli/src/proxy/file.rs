@@ -7,11 +7,10 @@ use std::{
     time::Duration,
 };
 
-use counterfoil_proxy::{Keyless, ProviderKey, Reconcile, Restart, ToolPolicy};
-use serde_json::json;
-use toml::{Table, Value};
+use counterfoil_proxy::{Keyless, ProviderKey, Restart, ToolPolicy};
+use toml::Table;
 
-use super::{secret::Secret, section::Section};
+use super::{recipe::recipe, secret::Secret, section::Section};
 use crate::{
     address::Address,
     config::{nearest, table, unreadable},
@@ -21,7 +20,7 @@ use crate::{
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
-const CENTURY: Duration = Duration::from_secs(36_500 * 24 * 3600);
+pub(super) const CENTURY: Duration = Duration::from_secs(36_500 * 24 * 3600);
 const MOMENT: Duration = Duration::from_millis(1);
 /// Largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -183,6 +182,20 @@ impl File {
         })
     }
 
+    /// A server was given beside the file, and not which of its sections holds for it.
+    pub(super) fn unnamed(&self) -> Failure {
+        let names: Vec<&str> = self.upstreams.keys().map(String::as_str).collect();
+        let text = format!(
+            "{} has rules for {}, and it is not said whether they hold for this server",
+            self.path.display(),
+            names.join(", ")
+        );
+        Failure::new(Exit::Usage, text).hint(format!(
+            "say whose with --name, such as --name {}; or name a file without [upstream.…] sections",
+            names.first().unwrap_or(&"NAME")
+        ))
+    }
+
     /// The server that is meant: the one of that name, or the only one.
     pub(super) fn upstream(&self, name: Option<&str>) -> Result<(&str, &Upstream), Failure> {
         let file = self.path.display();
@@ -270,7 +283,7 @@ fn listen(top: &Section<'_>, file: &Path) -> Result<Listen, Failure> {
     let address = section.text("address")?;
     let form = "an address and a port, such as \"127.0.0.1:9000\"";
     let address = address
-        .map(|text| text.parse().map_err(|_| section.wrong("address", form)))
+        .map(|text| super::args::address(&text).map_err(|_| section.wrong("address", form)))
         .transpose()?;
     let mut clients = Vec::new();
     if let Some(list) = section.get("client") {
@@ -421,59 +434,10 @@ fn provider_key(tool: &Section<'_>, at: &str, file: &Path) -> Result<Option<Prov
     }
 }
 
-fn recipe(tool: &Section<'_>, at: &str, file: &Path) -> Result<Option<Reconcile>, Failure> {
-    let Some(table) = tool.table("reconcile")? else {
-        return Ok(None);
-    };
-    let at = format!("{at}reconcile.");
-    let keys = ["tool", "arguments", "happened_if_text", "settle_after"];
-    let section = Section::new(&at, table, file, &keys)?;
-    let missing = |key: &str| section.wrong(key, "there, as text in quotes");
-    Ok(Some(Reconcile {
-        tool: section.text("tool")?.ok_or_else(|| missing("tool"))?,
-        arguments: match section.table("arguments")? {
-            None => json!({}),
-            Some(table) => json_object(table).ok_or_else(|| {
-                section.wrong(
-                    "arguments",
-                    "texts, numbers, true, false, arrays and tables",
-                )
-            })?,
-        },
-        happened_if_text: section
-            .text("happened_if_text")?
-            .ok_or_else(|| missing("happened_if_text"))?,
-        settle_after: section.time("settle_after", Duration::ZERO..=CENTURY)?,
-    }))
-}
-
-fn json_object(table: &Table) -> Option<serde_json::Value> {
-    let members = table
-        .iter()
-        .map(|(name, value)| Some((name.clone(), json_value(value)?)));
-    members
-        .collect::<Option<serde_json::Map<_, _>>>()
-        .map(Into::into)
-}
-
-fn json_value(value: &Value) -> Option<serde_json::Value> {
-    match value {
-        Value::String(text) => Some(json!(text)),
-        Value::Integer(number) => Some(json!(number)),
-        Value::Float(number) => serde_json::Number::from_f64(*number).map(Into::into),
-        Value::Boolean(on) => Some(json!(on)),
-        // JSON has no dates: which text is meant is not for us to say.
-        Value::Datetime(_) => None,
-        Value::Array(items) => {
-            let items = items.iter().map(json_value);
-            items.collect::<Option<Vec<_>>>().map(Into::into)
-        }
-        Value::Table(table) => json_object(table),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn read(text: &str) -> Result<File, Failure> {
@@ -631,6 +595,14 @@ headers = { Authorization = { env = "FAR", prefix = "Bearer " }, X-Team = "blue"
             ("[listen]\naddress = \"localhost\"", "an address and a port"),
             ("[[listen.client]]\nname = \"a\"", "a token_file"),
             (
+                "[upstream.a.tools.t]\nreconcile = { tool = \"x\", happened_if_text = \"to {email}\" }",
+                "is written {/email}",
+            ),
+            (
+                "[upstream.a.tools.t]\nreconcile = { tool = \"x\", happened_if_text = \"{/a}\", arguments = { q = [\"a {/b} {user/id}\"] } }",
+                "is written {/user/id}",
+            ),
+            (
                 "[upstream.a.tools.t]\nreconcile = { tool = \"x\" }",
                 "happened_if_text",
             ),
@@ -641,6 +613,13 @@ headers = { Authorization = { env = "FAR", prefix = "Bearer " }, X-Team = "blue"
             assert!(!failure.to_string().contains("hunter2"), "{failure}");
             assert!(failure.to_string().contains(part), "{text}: {failure}");
         }
+    }
+
+    #[test]
+    fn localhost_is_this_machine() {
+        let file = read("[listen]\naddress = \"localhost:9000\"").unwrap();
+        let address = file.listen.address.unwrap();
+        assert_eq!(address.to_string(), "127.0.0.1:9000");
     }
 
     #[test]

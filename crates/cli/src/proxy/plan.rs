@@ -37,7 +37,7 @@ const FROM_ENVIRONMENT: &[&str] = &[
 const LOG: &str = "warn";
 
 /// A server, what holds for it, and where its address and secrets come from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Chosen {
     /// From `--name`, or the name of its section; empty if it has none.
     pub(super) name: String,
@@ -68,7 +68,8 @@ pub(super) fn choose(args: &Proxy, file: &File) -> Result<Chosen, Failure> {
     let given = given(args)?;
     let name = args.name.as_deref();
     let (found, upstream) = match (&given, name) {
-        // The rules of a section count only if it is named.
+        // Rules that somebody wrote and that do not hold would be found out too late.
+        (Some(_), None) if !file.upstreams.is_empty() => return Err(file.unnamed()),
         (Some(_), None) => (None, &Upstream::default()),
         (Some(_), Some(name)) if args.config.is_none() => (Some(name), &Upstream::default()),
         (None, _) if args.config.is_none() => return Err(no_command()),
@@ -127,6 +128,17 @@ fn given(args: &Proxy) -> Result<Option<Server>, Failure> {
 fn no_command() -> Failure {
     Failure::new(Exit::Usage, InvalidSettings::NoCommand.to_string())
         .hint("counterfoil proxy -- npx -y some-mcp-server; or give --url or --config")
+}
+
+/// Whether all would be right at a start, as far as it can be said without reading a secret.
+pub(super) fn check(args: &Proxy, file: &File, mut chosen: Chosen) -> Result<(), Failure> {
+    match &mut chosen.server {
+        Server::Command { env, .. } => env.clear(),
+        Server::Url { headers, .. } => headers.clear(),
+    }
+    settings(args, file, chosen, None)?
+        .check()
+        .map_err(|error| Failure::split(Exit::Config, &error.to_string()))
 }
 
 /// All that is needed to run, with the secrets read.
@@ -306,7 +318,7 @@ fn target(server: Server) -> Result<Target, Failure> {
 }
 
 /// As it stands in the identity of calls: however the path was written, it is one folder.
-fn absolute(path: &Path) -> PathBuf {
+pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 

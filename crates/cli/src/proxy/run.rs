@@ -9,8 +9,9 @@ use tokio::{net::TcpListener, sync::watch};
 
 use super::{
     args::Proxy as Args,
+    clients::quoted,
     label,
-    plan::{Plan, plan},
+    plan::{Plan, absolute, plan},
 };
 use crate::{
     address::Address,
@@ -117,7 +118,8 @@ impl Start<'_> {
             check_clock(&engine, self.accept_clock, "proxy --accept-clock").await?;
             label::keep(shared.as_ref(), &self.settings).await?;
             let proxy = Proxy::start(engine.clone(), self.settings).await?;
-            work(proxy, listener, signals, drain_for).await
+            let receipts = receipts(self.config);
+            work(proxy, listener, signals, drain_for, &receipts).await
         };
         let done = done.await;
         // What was answered is recorded; what hangs is recorded as unknown by whoever comes next.
@@ -133,6 +135,7 @@ async fn work(
     listener: Option<TcpListener>,
     signals: Signals,
     drain_for: Duration,
+    receipts: &str,
 ) -> Result<(), Failure> {
     let background = tokio::spawn({
         let proxy = proxy.clone();
@@ -140,7 +143,10 @@ async fn work(
     });
     let stop = stop(signals);
     let done = match listener {
-        None => proxy.serve_standard(stop).await.map_err(Failure::from),
+        None => {
+            let done = proxy.serve_standard(stop).await;
+            done.map_err(|error| not_served(&error, receipts))
+        }
         Some(listener) => serve(&proxy, listener, stop, drain_for).await,
     };
     background.abort();
@@ -214,12 +220,28 @@ impl From<StartError> for Failure {
     }
 }
 
-impl From<ServeError> for Failure {
-    fn from(error: ServeError) -> Self {
-        match &error {
-            ServeError::Upstream(_) => Self::new(Exit::Failure, error.to_string()),
-            ServeError::Ended(_) => Self::new(Exit::Failure, error.to_string())
-                .hint("what was under way is unknown: `counterfoil operations list` shows it"),
+fn not_served(error: &ServeError, receipts: &str) -> Failure {
+    let failure = Failure::new(Exit::Failure, error.to_string());
+    match error {
+        ServeError::Upstream(_) => failure,
+        ServeError::Ended(_) => failure.hint(format!(
+            "what was under way is unknown: `counterfoil operations list {receipts}` shows it"
+        )),
+    }
+}
+
+/// How other commands are told where the receipts of this proxy are. Their own default is the
+/// server's folder. A password of a database is not shown.
+fn receipts(config: &Config) -> String {
+    match &config.store {
+        Address::Sqlite(None) => {
+            format!(
+                "--state {}",
+                quoted(&absolute(&config.data).display().to_string())
+            )
+        }
+        Address::Sqlite(Some(_)) | Address::Postgres(_) => {
+            format!("--store {}", quoted(&config.store.to_string()))
         }
     }
 }

@@ -40,6 +40,7 @@ fn help_says_what_to_put_where() {
         "token_file",
         "counterfoil operations list --state FOLDER",
         "the file gives the rules only",
+        "The options of the proxy stand before the command",
     ] {
         assert!(help.contains(part), "{part}");
     }
@@ -96,6 +97,10 @@ fn each_client_is_told_its_own_way() {
     ] {
         assert_eq!(print(client), expected, "{client}");
     }
+    let line = ["proxy", "--keyless", "ask", "--print-config", "cursor"];
+    let server = ["npx", "-y", "@modelcontextprotocol/server-memory", "a b"];
+    let bare = run(&place, &[&line[..], &server].concat()).ok();
+    assert_eq!(bare, json("mcpServers", ""), "without the --");
     let said = run(&place, &["proxy", "--print-config", "emacs", "--", "x"]).fails(2);
     assert!(
         said.contains("claude-desktop") && said.contains("inspector"),
@@ -124,6 +129,64 @@ fn what_is_printed_works_from_anywhere_and_holds_no_secret() {
         assert!(found, "{full} in {text}");
     }
     assert!(!text.contains("hunter2") && !said.contains("hunter2"));
+    let print = ["proxy", "--print-config", "cursor"];
+    let output = command(
+        &place,
+        &[&print[..], &["--", "./bin/server", "./x"]].concat(),
+    )
+    .output();
+    let output = output.unwrap();
+    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(said.contains("carry it over"), "{said}");
+    let value: serde_json::Value = serde_json::from_str(&Finished(output).ok()).unwrap();
+    let full = std::fs::canonicalize(place.path(".")).unwrap();
+    let full = full.join("bin/server").display().to_string();
+    let arguments = &value["mcpServers"]["server"]["args"];
+    assert_eq!(*arguments, serde_json::json!(["proxy", "--", full, "./x"]));
+    // What would not start is not printed.
+    let url = "https://me:hunter2@far.example/mcp";
+    let said = run(&place, &[&print[..], &["--url", url]].concat()).fails(3);
+    assert!(
+        said.contains("credentials") && !said.contains("hunter2"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_follows_the_command_is_the_servers() {
+    let place = Place::new();
+    let path = place.path("echo");
+    std::fs::write(
+        &path,
+        "#!/bin/sh\nprintf '%s|' \"$@\" >said\nexec cat >/dev/null\n",
+    )
+    .unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let server = path.display().to_string();
+    let given = ["-y", "--state", "theirs", "--", "x", "--help"];
+    for dashes in [&["--"][..], &[]] {
+        let line = ["proxy", "--state", "state", "--restart", "never"];
+        let mut child = command(&place, &[&line[..], dashes, &[&server], &given].concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take();
+        let whole = "-y|--state|theirs|--|x|--help|";
+        let start = std::time::Instant::now();
+        while std::fs::read_to_string(place.path("said")).unwrap_or_default() != whole {
+            let waited = start.elapsed() < std::time::Duration::from_secs(30);
+            assert!(waited, "{:?}", std::fs::read_to_string(place.path("said")));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        drop(input);
+        child.wait().unwrap();
+        std::fs::remove_file(place.path("said")).unwrap();
+    }
+    assert!(!place.path("theirs").exists());
+    // A mistyped option of ours is no command.
+    let said = run(&place, &["proxy", "--keylees", "ask", &server]).fails(2);
+    assert!(said.contains("--keyless"), "{said}");
 }
 
 #[test]
@@ -153,7 +216,7 @@ fn what_cannot_be_started_is_said_before_anything_is_made() {
         &["proxy", "--url", "http://h/", "--", "x"],
         &["proxy", "--no-tools", "--tools-prefix", "x_", "--", "x"],
         &["proxy", "--header-env", "A=B", "--", "x"],
-        &["proxy", "x"],
+        &["proxy", "--url", "http://h/", "x"],
     ] {
         run(&place, wrong).fails(2);
     }
@@ -217,6 +280,16 @@ fn a_wrong_file_is_refused_with_the_nearest_right_name() {
     run(&place, &[&named[..], &["mail", "--", &server]].concat()).ok();
     let said = run(&place, &[&named[..], &["maill", "--", &server]].concat()).fails(3);
     assert!(said.contains("did you mean --name mail?"), "{said}");
+    // Rules that nobody is said to be under do not hold in silence.
+    write("keyless = \"ask\"\n[upstream.mail.tools.\"*\"]\nread_only = true\n[upstream.notes]\n");
+    let unnamed = ["proxy", "--config", "proxy.toml", "--", &server];
+    let said = run(&place, &unnamed).fails(2);
+    assert!(
+        said.contains("mail, notes") && said.contains("--name mail"),
+        "{said}"
+    );
+    write("keyless = \"ask\"\n");
+    run(&place, &unnamed).ok();
     write("[upstream.a]\ncommand = [\"x\"]\nreplay_for = \"60days\"\n");
     let said = run(&place, &["proxy", "--config", "proxy.toml"]).fails(3);
     assert!(said.contains("replay_for"), "{said}");
@@ -301,10 +374,19 @@ fn an_address_that_others_reach_needs_leave_and_tokens() {
     ];
     let said = run(&place, &line).fails(6);
     assert!(said.contains("another process has this port"), "{said}");
+    let named = format!("localhost:{}", taken.local_addr().unwrap().port());
+    let line = [
+        "proxy", "--state", "state", "--listen", &named, "--", &server,
+    ];
+    let said = run(&place, &line).fails(6);
+    assert!(said.contains(&address), "{said}");
+    let line = ["proxy", "--listen", "far.example:9000", "--", &server];
+    let said = run(&place, &line).fails(2);
+    assert!(said.contains("such as 127.0.0.1:9000"), "{said}");
 }
 
 /// A receipt as a proxy leaves it behind, in doubt.
-async fn doubt(database: PathBuf) -> String {
+async fn doubt(database: PathBuf, key: &str) -> String {
     use std::sync::Arc;
 
     use counterfoil_core::{Fingerprint, Identity, Key, Policy, PrincipalId, Target, WorkspaceId};
@@ -324,7 +406,7 @@ async fn doubt(database: PathBuf) -> String {
         workspace: WorkspaceId::new("default").unwrap(),
         principal: PrincipalId::new("local").unwrap(),
         target,
-        key: Key::new("doubt").unwrap(),
+        key: Key::new(key).unwrap(),
     };
     let operation = Operation::new(1, Policy::default()).unwrap();
     let call = Call::new(identity, Fingerprint::raw("", b""), operation);
@@ -342,7 +424,7 @@ fn field_21_operations_of_a_proxy_are_listed_shown_and_resolved() {
     let server = server(&place);
     run(&place, &["proxy", "--state", "state", "--", &server]).ok();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let id = runtime.block_on(doubt(place.path("state/counterfoil.db")));
+    let id = runtime.block_on(doubt(place.path("state/counterfoil.db"), "doubt"));
     let at = |arguments: &[&str]| run(&place, &[arguments, &["--state", "state"]].concat());
     let list = at(&["operations", "list", "--json"]).json();
     let first = &list["operations"][0];
@@ -361,6 +443,15 @@ fn field_21_operations_of_a_proxy_are_listed_shown_and_resolved() {
     let resolved = at(&[&verdict[..], &reason].concat()).json();
     assert_eq!(resolved["state"], "succeeded");
     assert_eq!(resolved["tool"], "send_mail");
+    let id = runtime.block_on(doubt(place.path("state/counterfoil.db"), "another"));
+    let verdict = ["operations", "resolve", &id, "--as", "not-happened"];
+    let reason = ["--reason", "the outbox is empty"];
+    let resolved = at(&[&verdict[..], &reason].concat()).ok();
+    assert!(
+        resolved.contains("found not to have happened"),
+        "{resolved}"
+    );
+    assert!(!resolved.contains("refused,"), "{resolved}");
     at(&["sweep"]).ok();
     // Nothing of the server's was added.
     let check = at(&["store", "check", "--json"]).json();
@@ -406,6 +497,9 @@ fn a_server_that_ends_ends_a_proxy_that_is_told_not_to_start_it_again() {
     let said = Finished(child.wait_with_output().unwrap()).fails(1);
     drop(input);
     assert!(said.contains("ended") && said.contains('7'), "{said}");
+    let state = std::fs::canonicalize(place.path("state")).unwrap();
+    let list = format!("operations list --state {}`", state.display());
+    assert!(said.contains(&list), "{said}");
 }
 
 #[test]
