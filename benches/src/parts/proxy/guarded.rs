@@ -107,7 +107,11 @@ fn judge(
                 "times",
             );
             report.at_most(
-                &format!("proxy, {name}: p50 added / fdatasync"),
+                // Short enough for its column.
+                &format!(
+                    "proxy, {}, added / fdatasync",
+                    name.trim_end_matches(", 1 in flight")
+                ),
                 2.0,
                 p50 / flush_ms,
                 true,
