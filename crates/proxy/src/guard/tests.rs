@@ -488,3 +488,49 @@ async fn field_11_a_client_that_gives_up_without_a_word_is_asked() {
     assert_eq!(code(&scene.heard().await), "possible_duplicate");
     assert!(scene.wire.sent().is_empty());
 }
+
+#[tokio::test]
+async fn what_is_found_out_at_once_speaks_of_no_earlier_call() {
+    let mut scene = Scene::with(|settings| {
+        let reconcile = Some(Reconcile {
+            tool: "read".to_owned(),
+            arguments: json!({"n": "{/n}"}),
+            happened_if_text: "done".to_owned(),
+            settle_after: None,
+        });
+        policy(
+            settings,
+            ToolPolicy {
+                reconcile,
+                ..ToolPolicy::default()
+            },
+        );
+    })
+    .await;
+    for (n, key) in [(1, Some("k")), (2, None)] {
+        let mut arguments = json!({"n": n});
+        if let Some(key) = key {
+            arguments["idempotency_key"] = json!(key);
+        }
+        scene.calls(n, arguments.clone()).await;
+        scene.sent().await;
+        scene.fails(n, lost());
+        let asked = scene.sent().await;
+        assert_eq!(asked["params"]["name"], json!("read"));
+        scene
+            .server_says(json!({"jsonrpc": "2.0", "id": asked["id"], "result": done()}))
+            .await;
+        let told = scene.heard().await;
+        assert_eq!(code(&told), "idempotency_committed");
+        let text = told["result"]["content"][0]["text"].as_str().unwrap();
+        assert!(text.starts_with("`write` was sent"), "{text}");
+        // Whoever repeats it is told of that one.
+        let Some(key) = key else { continue };
+        scene.calls(10 + n, arguments).await;
+        let again = scene.heard().await;
+        assert_eq!(code(&again), "idempotency_committed");
+        let text = again["result"]["content"][0]["text"].as_str().unwrap();
+        let earlier = "The earlier call with this idempotency_key was carried out";
+        assert!(text.starts_with(earlier), "{key}: {text}");
+    }
+}
