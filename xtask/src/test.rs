@@ -159,6 +159,7 @@ fn tests(run: &Run, which: &[&str]) -> Result<(), String> {
         .env("E2E_BINARY", built.join("counterfoil"))
         .env("E2E_FIXTURE", built.join("examples/fixture"))
         .env("E2E_UPSTREAM", built.join("faulty-upstream"))
+        .env("E2E_UPSTREAM", built.join("faulty-upstream"))
         .env("E2E_CLIENTS", install::clients());
     run.show(&mut command, LIMIT)
 }
