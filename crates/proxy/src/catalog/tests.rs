@@ -266,10 +266,7 @@ fn no_cursor_is_spelled_in_three_ways() {
             Page::More(r#""\u0061""#.to_owned()),
         ),
     ] {
-        assert_eq!(
-            Catalog::default().take_page(list, Some(0)),
-            expected
-        );
+        assert_eq!(Catalog::default().take_page(list, Some(0)), expected);
     }
 }
 
