@@ -45,7 +45,9 @@ impl Link {
     /// (any more).
     fn subscriber(&self, named: &str) -> Option<(Option<Ticket>, Option<Id>)> {
         let table = locked(&self.table);
-        let waiting = table.waiting.get(&Id::from_json(named)?)?;
+        let id = Id::from_json(named)?;
+        let waiting = table.waiting.get(&id);
+        let waiting = waiting.or_else(|| table.waiting.get(&plain(&id)?))?;
         match &waiting.waiter {
             Waiter::Client { original, .. } => Some((waiting.about, original.clone())),
             Waiter::Here(_) => None,
@@ -85,10 +87,15 @@ impl Link {
                     self.handshake_answered(response.outcome.is_ok());
                 }
                 let original = original.or_else(|| is_spelled_anew.then_some(id));
-                if let Some(original) = original
-                    && let Some(id) = member(&text, &["id"])
-                {
-                    text = replaced(&text, id, original.as_str());
+                if let Some(original) = original {
+                    if watch == Watch::Standing
+                        && let Some(named) = member(&text, &["result", "_meta", SUBSCRIPTION])
+                    {
+                        text = replaced(&text, named, original.as_str());
+                    }
+                    if let Some(id) = member(&text, &["id"]) {
+                        text = replaced(&text, id, original.as_str());
+                    }
                 }
                 self.answer(ticket, text);
             }

@@ -277,10 +277,23 @@ async fn an_id_that_a_server_spells_in_another_way_is_put_back() {
 #[tokio::test]
 async fn what_a_subscription_brings_reaches_who_subscribed() {
     let mut scene = Scene::new().await;
-    let listen = r#"{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen"}"#;
-    scene.forward(1, listen).await;
-    // Another client of the session, under the same id.
-    scene.forward(2, listen).await;
+    // Two clients of a session, under the same id.
+    for ticket in [1, 2] {
+        let forwarded = Forwarded {
+            text: Bytes::from_static(
+                br#"{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen"}"#,
+            ),
+            id: Id::from_json("1").unwrap(),
+            method: "subscriptions/listen".to_owned(),
+            ticket: Ticket(ticket),
+            http: None,
+            is_modern: true,
+            watch: Watch::Standing,
+            headers: Vec::new(),
+            is_reading: false,
+        };
+        scene.link.forward(forwarded).await;
+    }
     let second: Value = serde_json::from_slice(&scene.sent()[1]).unwrap();
     let news = |subscription: &Value| {
         json!({
@@ -293,13 +306,18 @@ async fn what_a_subscription_brings_reaches_who_subscribed() {
     assert_eq!(scene.heard().await, (Some(Ticket(2)), news(&json!(1))));
     scene.says(news(&json!(1))).await;
     assert_eq!(scene.heard().await, (Some(Ticket(1)), news(&json!(1))));
-    // Nobody else asked for what comes after the end.
-    scene
-        .says(json!({"jsonrpc": "2.0", "id": 1, "result": {}}))
-        .await;
-    assert_eq!(scene.heard().await.0, Some(Ticket(1)));
-    scene.says(news(&json!(1))).await;
-    scene.hears_nothing();
+    let over = |id: &Value| {
+        let meta = json!({SUBSCRIPTION: id});
+        json!({"jsonrpc": "2.0", "id": id, "result": {"_meta": meta}})
+    };
+    for (id, ticket) in [(&second["id"], 2), (&json!(1), 1)] {
+        scene.says(over(id)).await;
+        let heard = scene.heard().await;
+        assert_eq!(heard, (Some(Ticket(ticket)), over(&json!(1))));
+        // Nobody else asked for what comes after the end.
+        scene.says(news(id)).await;
+        scene.hears_nothing();
+    }
 }
 
 #[tokio::test]
