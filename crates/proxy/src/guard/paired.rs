@@ -29,6 +29,7 @@ impl Session {
             digest: asked.digest,
             fingerprint: call::fingerprint(None, &asked.call.name, &asked.canonical),
             channel: asked.call.channel,
+            is_ordered: asked.call.http.is_none(),
             annotated: asked.tool.annotated || policy.read_only.is_some(),
             keyless,
         }

@@ -109,6 +109,9 @@ pub(crate) struct KeylessCall {
     pub(crate) fingerprint: Fingerprint,
     /// The connection it came on.
     pub(crate) channel: Channel,
+    /// What its client gives up is known before what it calls next: they come on one pipe. Over
+    /// HTTP the end of one connection and a call on another may be seen in either order.
+    pub(crate) is_ordered: bool,
     /// The tool says of itself what it does (it has annotations, or a policy).
     pub(crate) annotated: bool,
     /// What is configured. `Mint` runs whatever is known; `Require` is judged as `Ask`.

@@ -52,7 +52,8 @@ impl Deliveries {
                 Verdict::Run
                     if call.keyless != Keyless::Mint
                         && !has_waited
-                        && scene.is_live_elsewhere(call.channel) =>
+                        && !call.is_ordered
+                        && scene.is_live() =>
                 {
                     has_waited = true;
                     tokio::time::sleep(UNNOTICED_MAX).await;

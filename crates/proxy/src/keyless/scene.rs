@@ -55,10 +55,9 @@ impl Scene {
         }
     }
 
-    /// An identical call runs here for a client on another connection, which may have ended.
-    pub(super) fn is_live_elsewhere(&self, channel: Channel) -> bool {
-        let mut seen = self.seen.iter();
-        seen.any(|seen| seen.live && seen.known.channel != channel)
+    /// An identical call runs here for a client that still waits, as far as is known.
+    pub(super) fn is_live(&self) -> bool {
+        self.seen.iter().any(|seen| seen.live)
     }
 }
 

@@ -165,6 +165,7 @@ pub(super) fn call(digest: u8, on: u8) -> KeylessCall {
         digest: CallDigest([digest; 32]),
         fingerprint: Fingerprint::canonical("", &[digest]),
         channel: channel(on),
+        is_ordered: true,
         annotated: true,
         keyless: Keyless::Attach,
     }
