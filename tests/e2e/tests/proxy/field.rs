@@ -135,7 +135,7 @@ fn field_14_a_crash_leaves_nothing_in_progress_for_ever_and_says_what_to_do() {
 }
 
 #[test]
-fn field_15_descriptions_say_when_to_make_a_key_and_when_to_reuse_it() {
+fn field_15_the_proxys_descriptions_say_when_to_make_a_key_and_when_to_reuse_it() {
     for era in Era::BOTH {
         let setup = Setup::new();
         let client = setup.client(era);

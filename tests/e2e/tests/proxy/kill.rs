@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::Duration;
 
 use counterfoil_e2e::{Random, until};
@@ -43,79 +43,86 @@ fn i1_i2_i3_field_14_kill_9_of_the_proxy_at_every_step_of_a_call() {
     let seed = Random::seed();
     let rounds = std::env::var("E2E_PROXY_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     println!("E2E_SEED={seed} E2E_PROXY_ROUNDS={rounds}");
-    for back in By::BOTH {
-        let setup = Setup::new();
-        let upstream = (back == By::Web).then(|| setup.listening());
-        let start = |era| match &upstream {
-            None => setup.client(era),
-            Some(upstream) => setup.client_of(&upstream.url(), era),
-        };
-        let mut random = Random::new(seed);
-        // What was acknowledged before a kill.
-        let mut calls: BTreeMap<String, (Value, Option<Value>)> = BTreeMap::new();
-        for round in 0..rounds {
-            let era = Era::BOTH[usize::try_from(round % 2).unwrap()];
-            let client = start(era);
-            let begun: Vec<_> = (0..CALLS)
-                .map(|call| {
-                    let id = format!("{back:?}-{round}-{call}");
-                    let (ms, hold) = (random.below(60), random.below(60));
-                    let arguments = json!({"id": id, "ms": ms, "hold": hold});
-                    let number = client.begin("slow", arguments.clone(), keyed(&id));
-                    (number, id, arguments)
-                })
-                .collect();
-            // The one sleep that is no wait for anything: the moment of the power cut.
-            sleep(Duration::from_micros(random.below(KILL_US_MAX)));
-            client.kill();
-            for (number, id, arguments) in begun {
-                let told = client.answer(number, SOON).ok();
-                let told = told.filter(|said| said.code().is_empty());
-                let content = told.map(|said| said.result()["content"].clone());
-                calls.insert(id, (arguments, content));
+    // At once: both mostly wait for the leases of what was killed.
+    thread::scope(|scope| {
+        for back in By::BOTH {
+            scope.spawn(move || kill_at_every_step(back, seed, rounds));
+        }
+    });
+}
+
+fn kill_at_every_step(back: By, seed: u64, rounds: u64) {
+    let setup = Setup::new();
+    let upstream = (back == By::Web).then(|| setup.listening());
+    let start = |era| match &upstream {
+        None => setup.client(era),
+        Some(upstream) => setup.client_of(&upstream.url(), era),
+    };
+    let mut random = Random::new(seed);
+    // What was acknowledged before a kill.
+    let mut calls: BTreeMap<String, (Value, Option<Value>)> = BTreeMap::new();
+    for round in 0..rounds {
+        let era = Era::BOTH[usize::try_from(round % 2).unwrap()];
+        let client = start(era);
+        let begun: Vec<_> = (0..CALLS)
+            .map(|call| {
+                let id = format!("{back:?}-{round}-{call}");
+                let (ms, hold) = (random.below(60), random.below(60));
+                let arguments = json!({"id": id, "ms": ms, "hold": hold});
+                let number = client.begin("slow", arguments.clone(), keyed(&id));
+                (number, id, arguments)
+            })
+            .collect();
+        // The one sleep that is no wait for anything: the moment of the power cut.
+        sleep(Duration::from_micros(random.below(KILL_US_MAX)));
+        client.kill();
+        for (number, id, arguments) in begun {
+            let told = client.answer(number, SOON).ok();
+            let told = told.filter(|said| said.code().is_empty());
+            let content = told.map(|said| said.result()["content"].clone());
+            calls.insert(id, (arguments, content));
+        }
+    }
+    // One more proxy, on what they left.
+    let client = start(Era::Modern);
+    let mut counts = BTreeMap::<&str, u64>::new();
+    for (id, (arguments, told)) in &calls {
+        let said = settle(&client, id, arguments);
+        let effects = setup.ledger.effects("slow", id);
+        let sent = setup.ledger.calls("slow", id);
+        assert!(effects <= 1, "{id}: {effects} effects");
+        assert!(sent <= 1, "{id}: sent {sent} times");
+        match (said.code(), told) {
+            ("", Some(content)) => {
+                *counts.entry("acknowledged, and replayed").or_default() += 1;
+                assert!(said.is_replayed(), "{id}: {}", said.text);
+                assert_eq!(&said.result()["content"], content, "{id}");
+                assert_eq!(effects, 1, "{id}");
             }
-        }
-        // One more proxy, on what they left.
-        let client = start(Era::Modern);
-        let mut counts = BTreeMap::<&str, u64>::new();
-        for (id, (arguments, told)) in &calls {
-            let said = settle(&client, id, arguments);
-            let effects = setup.ledger.effects("slow", id);
-            let sent = setup.ledger.calls("slow", id);
-            assert!(effects <= 1, "{id}: {effects} effects");
-            assert!(sent <= 1, "{id}: sent {sent} times");
-            match (said.code(), told) {
-                ("", Some(content)) => {
-                    *counts.entry("acknowledged, and replayed").or_default() += 1;
-                    assert!(said.is_replayed(), "{id}: {}", said.text);
-                    assert_eq!(&said.result()["content"], content, "{id}");
-                    assert_eq!(effects, 1, "{id}");
-                }
-                ("", None) => {
-                    let what = if said.is_replayed() {
-                        "recorded and not told, and replayed"
-                    } else {
-                        "never begun, and run"
-                    };
-                    *counts.entry(what).or_default() += 1;
-                    assert_eq!(effects, 1, "{id}: {}", said.text);
-                }
-                ("IDEMPOTENCY_ATTEMPT_STALLED", None) => {
-                    *counts.entry("unknown").or_default() += 1;
-                }
-                (code, told) => panic!("{id}: {code}, though {told:?} was told: {}", said.text),
+            ("", None) => {
+                let what = if said.is_replayed() {
+                    "recorded and not told, and replayed"
+                } else {
+                    "never begun, and run"
+                };
+                *counts.entry(what).or_default() += 1;
+                assert_eq!(effects, 1, "{id}: {}", said.text);
             }
+            ("IDEMPOTENCY_ATTEMPT_STALLED", None) => {
+                *counts.entry("unknown").or_default() += 1;
+            }
+            (code, told) => panic!("{id}: {code}, though {told:?} was told: {}", said.text),
         }
-        println!("{back:?}, {rounds} rounds: {counts:?}");
-        let running = setup
-            .states()
-            .iter()
-            .filter(|one| *one == "running")
-            .count();
-        assert_eq!(running, 0, "nothing is left running");
-        if rounds >= ROUNDS {
-            assert!(counts.len() >= 3, "the kills met several steps: {counts:?}");
-        }
+    }
+    println!("{back:?}, {rounds} rounds: {counts:?}");
+    let running = setup
+        .states()
+        .iter()
+        .filter(|one| *one == "running")
+        .count();
+    assert_eq!(running, 0, "nothing is left running");
+    if rounds >= ROUNDS {
+        assert!(counts.len() >= 3, "the kills met several steps: {counts:?}");
     }
 }
 

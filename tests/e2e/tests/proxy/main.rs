@@ -10,6 +10,7 @@
 
 mod client;
 mod direct;
+mod evidence;
 mod field;
 mod keyless;
 mod kill;

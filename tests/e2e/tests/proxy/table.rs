@@ -139,9 +139,15 @@ fn i1_i2_i3_i5_field_12_field_17_every_fault_has_at_most_one_effect_and_the_righ
                     (By::Pipe, By::Pipe),
                     (By::Pipe, By::Web),
                     (By::Web, By::Pipe),
+                    (By::Web, By::Web),
                 ] {
-                    // The two places of a key differ in words only.
-                    if key != KeyIn::Argument || (front, back) == (By::Pipe, By::Pipe) {
+                    let ways = match key {
+                        KeyIn::Nowhere => true,
+                        KeyIn::Meta => (front, back) != (By::Web, By::Web),
+                        // It differs from the other place in words only.
+                        KeyIn::Argument => (front, back) == (By::Pipe, By::Pipe),
+                    };
+                    if ways {
                         cells.push_back(Cell {
                             row,
                             era,
