@@ -91,8 +91,8 @@ mod tests {
                 found.map(|(_, value)| value.into())
             })
         };
-        let home = ("HOME", "/home/a");
-        let expected = PathBuf::from("/home/a/.local/state/counterfoil");
+        let home = ("HOME", "/people/a");
+        let expected = PathBuf::from("/people/a/.local/state/counterfoil");
         assert_eq!(of(&[home]), Some(expected.clone()));
         assert_eq!(of(&[home, ("XDG_STATE_HOME", "relative")]), Some(expected));
         let named = of(&[home, ("XDG_STATE_HOME", "/s")]);

@@ -52,8 +52,22 @@ impl Session {
         let mut sends = 1;
         let mut pause = SEND_PAUSE;
         loop {
-            match self.send(&asked, &sending).await {
-                Ok(answer) => return proven(&answer),
+            let sent = self.send(&asked, &sending).await;
+            let sent = sent
+                .map(|answer| proven(&answer))
+                .and_then(|outcome| match outcome {
+                    // The server failed in the middle of it: as good as no answer.
+                    Outcome::Lost { .. } => {
+                        Err(Failure::Lost("it answered with a fault".to_owned()))
+                    }
+                    Outcome::Succeeded(_)
+                    | Outcome::Refused { .. }
+                    | Outcome::Failed(_)
+                    | Outcome::NotApplied(_)
+                    | Outcome::Asked { .. } => Ok(outcome),
+                });
+            match sent {
+                Ok(outcome) => return outcome,
                 Err(Failure::NotSent(why)) if sends == 1 => {
                     tracing::warn!(why, "a call was not sent");
                     return Outcome::NotApplied(Unsent::Unreachable.reply());

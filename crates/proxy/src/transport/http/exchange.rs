@@ -109,6 +109,8 @@ async fn exchange(
     }
     if status == StatusCode::NOT_FOUND && sent.in_session {
         upstream.session.expire(sent.epoch);
+        // Whatever its body says: it is about the session, and no judgement of the call.
+        return Err(Failure::Lost("HTTP 404: the session has ended".to_owned()));
     }
     if let Some(why) = without_an_answer(status) {
         return Err(Failure::Lost(why));
