@@ -11,7 +11,7 @@
 //! What passes is forwarded as it was spelled. Only `tools/list` (the key's argument is added),
 //! `tools/call` of mutating tools (guarded) and cancels are acted on.
 //!
-//! Architecture invariant: the judgement about calls without a key ([`keyless`]) is a pure function
+//! Architecture invariant: the judgement about calls without a key (`keyless`) is a pure function
 //! of what is known of earlier calls; it never sees arguments or results.
 
 mod call;
