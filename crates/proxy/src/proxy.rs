@@ -200,10 +200,13 @@ impl Proxy {
                     Ok(session) => session,
                     Err(_) => return std::future::pending().await,
                 };
-                match session.start().await {
-                    Err(Failure::NotSent(why)) => ServeError::Upstream(why),
-                    Err(why) => ServeError::Upstream(why.to_string()),
-                    Ok(()) => ServeError::Ended(session.link.ended().await),
+                // On a task of its own: a client that closes at once must not cut it off halfway.
+                let starting = Arc::clone(&session);
+                let started = tokio::spawn(async move { starting.start().await });
+                match started.await {
+                    Ok(Err(Failure::NotSent(why))) => ServeError::Upstream(why),
+                    Ok(Err(why)) => ServeError::Upstream(why.to_string()),
+                    Ok(Ok(())) | Err(_) => ServeError::Ended(session.link.ended().await),
                 }
             };
             tokio::select! {
