@@ -390,11 +390,6 @@ impl Session {
         });
     }
 
-    /// Whether the client still waits for a guarded call, or has only closed its stream.
-    pub(crate) fn waits_for(&self, ticket: Ticket) -> bool {
-        locked(&self.calls).under_way.contains_key(&ticket)
-    }
-
     /// Takes a guarded call out of what can be stopped, to answer it: `false` if it was stopped
     /// before. From then on a cancel crosses the answer.
     pub(crate) fn begins_answer(&self, ticket: Ticket, delivery: Option<&Delivery>) -> bool {

@@ -432,10 +432,6 @@ impl Session {
                 if let Some(refusal) = self.invalid(asked, dialect) {
                     return refusal;
                 }
-                if !self.waits_for(asked.call.ticket) {
-                    // Nothing was reserved, and nobody waits for it.
-                    return Said::of_nothing(Bytes::new());
-                }
                 let delivery = begin();
                 let (answer, _ran) = self.run(asked, ready, &delivery).await;
                 (answer, Some(delivery))

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use counterfoil_core::{OperationId, State, Timestamp};
 use counterfoil_engine::{Answer, Lookup, Reason};
 use counterfoil_store::Error;
@@ -69,11 +68,6 @@ impl Session {
                 Pairing::Run(key) => (key, keyless.operation.clone(), false),
                 Pairing::Attach { key, operation } => (key, operation, true),
             };
-            if !self.waits_for(asked.call.ticket) {
-                // Nothing was reserved, and nobody waits for it.
-                delivery.discard();
-                return Said::of_nothing(Bytes::new());
-            }
             asked.stop.concerns(&delivery);
             let named = Named {
                 key,
