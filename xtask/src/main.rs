@@ -23,7 +23,7 @@ usage: cargo xtask test [--fast]
        cargo xtask bench [--quick]
 
   test          installs what is missing, then runs every check and every test; on two cores
-                some 16 minutes once things are compiled, a few more and some GB of disk the first time
+                some 20 minutes once things are compiled, a few more and some GB of disk the first time
   test --fast   formatting, lints, unit and integration tests; no real clients, no kill rounds
   bench         builds in release mode, then measures for some 12 minutes against a bare echo, a transaction per request, a bare MCP server and other proxies (installed into the build folder)
   bench --quick the same with short rounds and small databases";
