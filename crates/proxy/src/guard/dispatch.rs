@@ -53,19 +53,20 @@ impl Session {
         let mut pause = SEND_PAUSE;
         loop {
             let sent = self.send(&asked, &sending).await;
-            let sent = sent
-                .map(|answer| proven(&answer))
-                .and_then(|outcome| match outcome {
-                    // The server failed in the middle of it: as good as no answer.
-                    Outcome::Lost { .. } => {
-                        Err(Failure::Lost("it answered with a fault".to_owned()))
-                    }
-                    Outcome::Succeeded(_)
-                    | Outcome::Refused { .. }
-                    | Outcome::Failed(_)
-                    | Outcome::NotApplied(_)
-                    | Outcome::Asked { .. } => Ok(outcome),
-                });
+            let sent = sent.and_then(|answer| match proven(&answer) {
+                // The server failed in the middle of it: as good as no answer.
+                Outcome::Lost { .. } => Err(Failure::Lost("it answered with a fault".to_owned())),
+                outcome @ (Outcome::Succeeded(_) | Outcome::Asked { .. }) => Ok(outcome),
+                // What is refused the second time says nothing of the first, which was lost.
+                Outcome::Refused { .. } | Outcome::Failed(_) | Outcome::NotApplied(_)
+                    if sends > 1 =>
+                {
+                    Ok(Outcome::Lost { timed_out: false })
+                }
+                outcome @ (Outcome::Refused { .. }
+                | Outcome::Failed(_)
+                | Outcome::NotApplied(_)) => Ok(outcome),
+            });
             match sent {
                 Ok(outcome) => return outcome,
                 Err(Failure::NotSent(why)) if sends == 1 => {

@@ -534,3 +534,30 @@ async fn what_is_found_out_at_once_speaks_of_no_earlier_call() {
         assert!(text.starts_with(earlier), "{key}: {text}");
     }
 }
+
+#[tokio::test]
+async fn i3_a_refusal_of_what_was_sent_again_says_nothing_of_what_was_lost() {
+    for number in [-32602, -32042] {
+        let mut scene = Scene::with(|settings| {
+            let policy = ToolPolicy {
+                provider_key: Some(ProviderKey::Argument("request_id".to_owned())),
+                ..ToolPolicy::default()
+            };
+            settings.tools.insert("write".to_owned(), policy);
+        })
+        .await;
+        let arguments = json!({"n": 1, "idempotency_key": "k"});
+        scene.calls(1, arguments.clone()).await;
+        scene.sent().await;
+        scene.fails(1, lost());
+        let again = scene.sent().await;
+        let error = json!({"code": number, "message": "this request_id was used before"});
+        scene
+            .server_says(json!({"jsonrpc": "2.0", "id": again["id"], "error": error}))
+            .await;
+        assert_eq!(code(&scene.heard().await), "outcome_unknown");
+        scene.calls(2, arguments).await;
+        assert_eq!(code(&scene.heard().await), "outcome_unknown");
+        assert!(scene.wire.sent().is_empty());
+    }
+}

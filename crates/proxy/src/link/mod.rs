@@ -1,7 +1,8 @@
 //! The connection to the upstream of one session: what is in flight, under which id, and for whom.
 //!
-//! Ids and progress tokens go through as the client chose them. Only one that is already in use on
-//! this connection is replaced, and put back in what comes for it.
+//! Ids and progress tokens go through as the client chose them. One that is in use on this connection
+//! or was a moment ago (its late answer may still come), or that is spelled with an escape (a server
+//! may spell it otherwise), is replaced, and put back in what comes for it.
 
 mod incoming;
 mod start;
